@@ -500,6 +500,11 @@ _KEYS = tuple(key.name for key in dataclasses.fields(ProbeConfig))
 _OWN_KEYS = frozenset(_KEYS[: _KEYS.index("task")])
 
 
+def phases_of(config: ProbeConfig | None) -> dict[str, Phase]:
+    """Return every phase a trainer may open, by name; the standard ones where it is not known."""
+    return phase_table({}) if config is None else config.phase_table()
+
+
 def section_of(
     config: ProbeConfig | None, phases: Iterable[Phase], first: int, last: int
 ) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,7 +53,10 @@ def conclude(path: str, opinions: Iterable[CallOpinion]) -> AccuracyResult:
     for number, one in enumerate(opinions):
         calls += 1
         seconds += one.seconds
-        call = call_of(one.entry)
+        operator = parse_operator(one.entry)
+        call = one.entry.rpartition(".")[0]  # without the number of the call
+        if operator is not None:
+            call = f"{operator.operator}.{operator.direction}"
         gaps += one.needed and one.opinion == Accuracy.UNDECIDED.value
         if one.why is not None:
             key = call, one.cell, str(one.why)
@@ -72,14 +75,6 @@ def conclude(path: str, opinions: Iterable[CallOpinion]) -> AccuracyResult:
     return AccuracyResult(path, tuple(ranked), tuple(none.values()), calls, seconds, gaps)
 
 
-def call_of(entry: str) -> str:
-    """Return an entry without the number of its call."""
-    operator = parse_operator(entry)
-    if operator is None:
-        return entry.rpartition(".")[0]
-    return f"{operator.operator}.{operator.direction}"
-
-
 def _begins(one: CallOpinion, wrong: dict[tuple[int, int, str], set[str]]) -> bool:
     """Return whether nothing inside a wrong call was wrong before it ended.
 
@@ -89,19 +84,10 @@ def _begins(one: CallOpinion, wrong: dict[tuple[int, int, str], set[str]]) -> bo
     around = wrong.setdefault((one.step, one.rank, one.phase), set())
     is_operator = parse_operator(one.entry) is not None
     begins = is_operator or one.cell not in around
-    around.update(_around(one.cell, is_operator=is_operator))
+    parts = one.cell.split(".")
+    around.update(".".join(parts[:n]) for n in range(1, len(parts)))
+    around.update([one.cell] * is_operator + ["root"] * (one.cell not in ("", "root")))
     return begins
-
-
-def _around(cell: str, *, is_operator: bool) -> Iterator[str]:
-    """Yield the cells that a call is inside of, by its cell's name."""
-    if is_operator:
-        yield cell
-    if cell and cell != "root":
-        yield "root"
-    while "." in cell:
-        cell = cell.rpartition(".")[0]
-        yield cell
 
 
 class _Kept:

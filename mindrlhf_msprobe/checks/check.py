@@ -197,14 +197,6 @@ class Checking:
         for one in learning:
             one.check.learning = None
 
-    def _look(self, journal: Columns) -> None:
-        """Note what the run holds."""
-        self.entries += len(journal)
-        self._seen |= journal.layout.once(_parts_of)
-        for kind, names in _SHOWN_BY.items():
-            if kind not in self._seen and any(map(journal.values.holds, names)):
-                self._seen.add(kind)
-
     def _to_rules(self, journal: Columns, running: Iterable[_Running]) -> None:
         """Give a journal, and its entries, to the rules that want them."""
         for one in running:
@@ -219,7 +211,11 @@ class Checking:
         Of the step nothing is held afterwards but what rules keep of its past, which is bounded.
         """
         for journal in step.journals(self._layouts):
-            self._look(journal)
+            self.entries += len(journal)
+            self._seen |= journal.layout.once(_parts_of)
+            for kind, names in _SHOWN_BY.items():
+                if kind not in self._seen and any(map(journal.values.holds, names)):
+                    self._seen.add(kind)
             self._to_rules(journal, [*self._running.values()])
         self.steps += 1
         self.ranks.update(step.ranks)
@@ -249,7 +245,13 @@ class Checking:
         for one in [*self._running.values()]:
             if one.end is not None:
                 self._guarded(one.check.rule, partial(self._take, one, one.end, []))
-        checked, not_checked = [], [*self._limits(), *not_loaded]
+        # What no rule could look at, and findings that were not kept.
+        whys = [*limits_of(self._run)]
+        if self._cut is not None and not self._run.finished:
+            whys.append(message("checks.cut_off", step=self._cut))
+        if left_out := self._findings.left_out:
+            whys.append(message("checks.too_many", count=left_out, most=_MOST_FINDINGS))
+        checked, not_checked = [], [*(NotChecked("", why) for why in whys), *not_loaded]
         for rule, why in self._broken.items():
             not_checked.append(NotChecked(rule, why, failed=True))
         for name, one in self._running.items():
@@ -270,15 +272,6 @@ class Checking:
             saves=self.saves,
             stopped=tuple(Stopped.all_of("", self._run.stops)),
         )
-
-    def _limits(self) -> list[NotChecked]:
-        """Return what no rule could look at, and findings that were not kept."""
-        whys = [*limits_of(self._run)]
-        if self._cut is not None and not self._run.finished:
-            whys.append(message("checks.cut_off", step=self._cut))
-        if left_out := self._findings.left_out:
-            whys.append(message("checks.too_many", count=left_out, most=_MOST_FINDINGS))
-        return [NotChecked("", why) for why in whys]
 
     def _has(self, need: Need) -> bool:
         if need.kind == "key":
@@ -308,16 +301,11 @@ class Checking:
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # a damaged record may hold anything
                 function()
-        except Exception as error:
-            self._stop(rule, error)
-
-    def _stop(self, rule: Rule, error: Exception) -> None:
-        """Go on without a rule that failed: it costs no other one, and is said."""
-        logger.debug("%s", message("log.rule_failed", rule=rule.name), exc_info=error)
-        self._broken[rule.name] = message(
-            "checks.failed", kind=type(error).__name__, error=str(error)[:300]
-        )
-        self._running.pop(rule.name, None)
+        except Exception as error:  # it costs no other rule, and is said
+            logger.debug("%s", message("log.rule_failed", rule=rule.name), exc_info=error)
+            known = {"kind": type(error).__name__, "error": str(error)[:300]}
+            self._broken[rule.name] = message("checks.failed", **known)
+            self._running.pop(rule.name, None)
 
 
 class _Running:
@@ -343,14 +331,14 @@ class _Running:
 
     def give(self, journal: Columns) -> None:
         """Give the rule the entries of a journal that it wants."""
-        for number in self._wanted(journal):
-            self.entry(journal.entry(number))
-
-    def _wanted(self, journal: Columns) -> Iterable[int]:
         rule = self.check.rule
+        wanted: Iterable[int] = range(len(journal))
         if rule.names is not None:
-            return journal.layout.once(self._named)
-        return journal.marked(rule.marks) if rule.marks else range(len(journal))
+            wanted = journal.layout.once(self._named)
+        elif rule.marks:
+            wanted = journal.marked(rule.marks)
+        for number in wanted:
+            self.entry(journal.entry(number))
 
     def _named(self, layout: Layout) -> list[int]:
         wants = self.check.rule.names
@@ -409,19 +397,12 @@ def check_opened(
     """Check runs that were opened, each by itself; see `mindrlhf_msprobe.check_runs`."""
     if not runs:
         raise UsageError.saying("checks.no_run")
-    return CheckResults(tuple(_check(run, prepared, healthy, progress) for run in runs))
-
-
-def _check(
-    run: Run,
-    prepared: Prepared,
-    healthy: Sequence[Run],
-    progress: Callable[[int, int], None] | None,
-) -> CheckResult:
-    checking = Checking(run, prepared.rules, prepared.settings, healthy)
-    total = len(run.steps)
-    for step in steps(run):
-        checking.feed(step)
-        if progress is not None:
-            progress(checking.steps, total)
-    return checking.finish(prepared.broken)
+    results = []
+    for run in runs:
+        checking, total = Checking(run, prepared.rules, prepared.settings, healthy), len(run.steps)
+        for step in steps(run):
+            checking.feed(step)
+            if progress is not None:
+                progress(checking.steps, total)
+        results.append(checking.finish(prepared.broken))
+    return CheckResults(tuple(results))

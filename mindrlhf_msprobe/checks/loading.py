@@ -180,7 +180,11 @@ def settings_of(
             for one in of:
                 if of_all or key in one.thresholds:
                     found.setdefault(one.name, {})[key] = value
-    return {name: _setting(values) for name, values in found.items()}
+    settings = {}
+    for name, values in found.items():
+        kept = {key: values.pop(key) for key in (_SEVERITY, *_PATTERNS, "on") if key in values}
+        settings[name] = Setting(thresholds=values, **kept)
+    return settings
 
 
 def _values(
@@ -210,11 +214,6 @@ def _values(
             shown = {"value": repr(one), "expected": ", ".join(names), "hint": hint}
             raise ConfigError.saying("checks.no_such_key", where=at, name=called, **shown)
     return checked
-
-
-def _setting(values: Mapping[str, Any]) -> Setting:
-    kept = {key: values[key] for key in (_SEVERITY, *_PATTERNS, "on") if key in values}
-    return Setting(thresholds={k: v for k, v in values.items() if k not in kept}, **kept)
 
 
 def _severity(name: str, value: Any, where: Message | str) -> Severity:

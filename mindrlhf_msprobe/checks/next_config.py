@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mindrlhf_msprobe.config import ProbeConfig, section_of
-from mindrlhf_msprobe.phases import UNNAMED_PHASE, Phase, phase_table
+from mindrlhf_msprobe.config import ProbeConfig, phases_of, section_of
+from mindrlhf_msprobe.phases import UNNAMED_PHASE, Phase
 from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -38,8 +38,9 @@ def next_recording(
     """
     if not run.dialect.records_cells:
         return None
-    config = run.config(place.rank or 0)
-    table = config.phase_table() if config else phase_table({})
+    rank = place.rank or 0
+    config = run.config(rank)
+    table = phases_of(config)
     names = phases or (place.phase or UNNAMED_PHASE,)
     known = [table[name] for name in names if name in table and name != UNNAMED_PHASE]
     if not known:
@@ -49,18 +50,16 @@ def next_recording(
     section |= also or {}
     if elements:
         section["task"] = "tensor"
-    section |= _of_cell(cell)
+    if cell is not None and is_optimizer_state(cell):
+        section["optimizer_state"] = True
+    elif cell not in (None, "root"):
+        section["include"] = [f"^{re.escape(cell)}($|\\.)"]
     if len(run.ranks) > 1 and place.rank is not None:
         section["ranks"] = [place.rank]
-    return None if _is_there(run, place, known, section, also or {}) else section
-
-
-def _of_cell(cell: str | None) -> dict[str, Any]:
-    if cell is None or cell == "root":
-        return {}
-    if is_optimizer_state(cell):
-        return {"optimizer_state": True}
-    return {"include": [f"^{re.escape(cell)}($|\\.)"]}
+    if any(run.is_thinned(kind, place.step, rank) for kind in thinned.KINDS):
+        return section
+    has = config is not None and all(getattr(config, k) == to for k, to in (also or {}).items())
+    return None if has and _was_recorded(config, known, section) else section
 
 
 #: How what enters an optimizer, and what it keeps, is recorded: gradients as they are after they
@@ -70,19 +69,7 @@ AT_OPTIMIZER = {"key_data_dump": True, "task": "grad_probe", "optimizer_state": 
 PARAMETERS = {"key_data_dump": True, "parameters": True, "fingerprint": True}
 
 
-def _is_there(
-    run: Run, place: Place, phases: list[Phase], section: dict[str, Any], also: Mapping[str, Any]
-) -> bool:
-    """Return whether a run recorded a place so already, and has kept it."""
-    rank = place.rank or 0
-    if any(run.is_thinned(kind, place.step, rank) for kind in thinned.KINDS):
-        return False
-    config = run.config(rank)
-    has = config is not None and all(getattr(config, key) == to for key, to in also.items())
-    return has and _was_recorded(config, phases, section)
-
-
-def _was_recorded(config: ProbeConfig | None, phases: list[Any], section: dict[str, Any]) -> bool:
+def _was_recorded(config: ProbeConfig | None, phases: list[Phase], section: dict[str, Any]) -> bool:
     if config is None or (section.get("task") == "tensor" and config.task != "tensor"):
         return False
     whole = not (config.include or config.exclude or config.ranks)

@@ -87,11 +87,13 @@ def _reason(ordered: Sequence[Found], index: int) -> int | None:
     own = ordered[index]
     if not own.follows:
         return None
+    areas = tuple(pattern[:-1] for pattern in own.follows if pattern.endswith(".*"))
     for number in range(index if own.explained_by is None else len(ordered)):
         other = ordered[number].finding
         if own.explained_by is None and own.finding.severity.counts > other.severity.counts:
             continue  # a note is no reason for an alarm
-        if number == index or not any(_names(pattern, other.rule) for pattern in own.follows):
+        named = other.rule in own.follows or other.rule.startswith(areas)
+        if number == index or not named:
             continue
         if _is_only_noted(other) and not _is_only_noted(own.finding):
             continue
@@ -103,10 +105,6 @@ def _reason(ordered: Sequence[Found], index: int) -> int | None:
 def _is_only_noted(finding: CheckFinding) -> bool:
     """Return whether a finding is no reason for a fault; an overflow that is retried may be."""
     return finding.severity is Severity.NOTE and not finding.rule.startswith("non_finite.")
-
-
-def _names(pattern: str, rule: str) -> bool:
-    return rule.startswith(pattern[:-1]) if pattern.endswith(".*") else rule == pattern
 
 
 def _reaches(earlier: CheckFinding, later: CheckFinding) -> bool:

@@ -90,14 +90,13 @@ class _Saves:
         at = name, rank
         if at not in self._held:
             there = name in self._run.keys_at(self._number, rank)
-            found = self._run.key_data(name, self._number, rank) if there else []
-            self._held[at] = [self._with_arrays(datum) for datum in found]
+            held = []
+            for datum in self._run.key_data(name, self._number, rank) if there else ():
+                # Arrays are read once, as far as there is room for them.
+                fields = ([*Record.__reduce__(one)[1], self._arrays] for one in datum.records)
+                held.append(replace(datum, records=tuple(_Held(*of) for of in fields)))
+            self._held[at] = held
         return self._held[at]
-
-    def _with_arrays(self, datum: KeyDatum) -> KeyDatum:
-        """Return key data whose arrays are read once, as far as there is room for them."""
-        records = [_Held(*[*Record.__reduce__(one)[1], self._arrays]) for one in datum.records]
-        return replace(datum, records=tuple(records))
 
 
 class Step:

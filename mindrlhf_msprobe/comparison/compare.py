@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,28 +30,22 @@ from mindrlhf_msprobe.comparison.pairing.filters import (
     check_paths,
     check_steps,
     filters,
-    given_to,
     record_names,
     unmatched,
 )
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
-from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
-from mindrlhf_msprobe.comparison.pairing.timeline import END
 from mindrlhf_msprobe.comparison.pairing.view import View, views
 from mindrlhf_msprobe.comparison.preflight.preflight import preflight, without_consequences
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     Job,
-    PairWork,
     StepResult,
-    compare_pair,
-    compare_whole_step,
 )
 from mindrlhf_msprobe.comparison.steps.tally import FOLD_ABOVE, Folding, is_folded
 from mindrlhf_msprobe.comparison.verdict.earlier import load_earlier, relation
 from mindrlhf_msprobe.comparison.verdict.first_difference import is_filtered
-from mindrlhf_msprobe.comparison.verdict.history import LeftOut
 from mindrlhf_msprobe.comparison.verdict.next_step import size_of
 from mindrlhf_msprobe.comparison.verdict.verdict import conclude
+from mindrlhf_msprobe.config import phases_of
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.findings import (
     KEY_DATA_ONLY,
@@ -67,7 +60,6 @@ from mindrlhf_msprobe.findings import (
     RuleUse,
     Stopped,
 )
-from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage.manifest.run_file import RUNNING
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
@@ -166,12 +158,10 @@ class Prepared:
         Raises:
             UsageError: the patterns leave nothing.
         """
-        a, b, chosen = self.asked.a, self.asked.b, self.job.chosen
-        paths = str(a), str(a if b is None else b)
-        comparison = _conclude(*paths, self.job, results, self.notes, self.earlier)
-        if chosen == Filters():
+        comparison = _conclude(self, results)
+        if self.job.chosen == Filters():
             return comparison
-        return _chosen(comparison, chosen, self.job, self.steps)
+        return _chosen(comparison, self.job, self.steps)
 
 
 def prepare(asked: Asked) -> Prepared:
@@ -180,11 +170,9 @@ def prepare(asked: Asked) -> Prepared:
     Raises:
         RunError, ConfigError, UsageError: as `mindrlhf_msprobe.compare_runs`.
     """
-    a, b = asked.a, asked.b
-    repetitions = repetitions_of(asked)
-    paths = {"A": a, "B": b, "tolerance": asked.tolerance, "mapping": asked.mapping}
-    paths |= {"tokenizer": asked.tokenizer, "after": asked.after, "layout": asked.layout}
-    paths |= {f"noise[{number}]": path for number, path in enumerate(repetitions)}
+    names = ("tolerance", "mapping", "tokenizer", "after", "layout")
+    paths = {"A": asked.a, "B": asked.b, **{name: getattr(asked, name) for name in names}}
+    paths |= {f"noise[{number}]": path for number, path in enumerate(repetitions_of(asked))}
     check_paths(paths)
     _check_choice(asked.engine, asked.workers)
     _check_two("phases", asked.phases, str)
@@ -197,20 +185,16 @@ def prepare(asked: Asked) -> Prepared:
     if chosen.keys and asked.phases is not None:
         raise UsageError.saying("error.keys_and_phases")
     earlier = None if asked.after is None else load_earlier(asked.after)
-    mapping, by_file, remarks = _mappings(
-        asked.mapping,
-        cell_mapping=asked.cell_mapping,
-        api_mapping=asked.api_mapping,
-        data_mapping=asked.data_mapping,
-        layer_mapping=asked.layer_mapping,
-    )
-    job, notes = _job(
-        *(a, b, asked.tolerance, repetitions, mapping, asked.tokenizer),
-        *(asked.phases, asked.ranks, chosen, asked.key_data_only),
-    )
+    mapping, by_file, remarks = _mappings(asked)
+    job, notes = _job(asked, chosen, mapping)
     job = replace(job, msprobe_mapping=by_file)
-    job, on_layouts = _laid_out(job, asked.layout, within_one=job.sides[0].run is job.sides[1].run)
-    notes += on_layouts
+    within_one = job.sides[0].run is job.sides[1].run
+    unlike = not within_one and job.sides[0].run.ranks != job.sides[1].run.ranks
+    if asked.layout is not None or unlike:  # the ranks of the runs divide the work
+        from mindrlhf_msprobe.comparison.layouts.choosing import choose
+
+        job, on_layouts = choose(job, asked.layout, within_one=within_one)
+        notes += on_layouts
     notes += [*remarks, *[message(KEY_DATA_ONLY)] * bool(asked.key_data_only)]
     return Prepared(asked, job, notes, earlier)
 
@@ -236,32 +220,21 @@ def compare_steps(
         meanwhile: called in a thread once workers are busy.
     """
     asked, job = prepared.asked, prepared.job
-    start = _engine(asked.engine, job, asked.address, asked.workers)
-    compare = partial(
-        run,
-        job,
-        start_workers=start,
-        progress=asked.progress,
-        at_once=asked.engine == "ray" or asked.workers is not None,
-        meanwhile=meanwhile,
-    )
-    return _compare_steps(job, rank_steps, start, compare, all_rows=asked.all_rows)
-
-
-def _compare_steps(
-    job: Job,
-    rank_steps: Sequence[tuple[int, int]],
-    start: Callable[[], Engine] | None,
-    compare: Callable[..., list[StepResult]],
-    *,
-    all_rows: bool,
-) -> list[StepResult]:
-    """Compare step after step; with first_only, up to that of the first divergence."""
+    start = _engine(asked, job)
     results: list[StepResult] = []
-    folding = Folding(FOLD_ABOVE, len(rank_steps), all_rows=all_rows)
+    folding = Folding(FOLD_ABOVE, len(rank_steps), all_rows=asked.all_rows)
+    # With first_only step after step, up to that of the first divergence.
     by_step = itertools.groupby(rank_steps, lambda at: at[0] if job.chosen.first_only else None)
     for _, group in by_step:
-        results += compare(list(group), folding=folding)
+        results += run(
+            job,
+            list(group),
+            start,
+            asked.progress,
+            at_once=asked.engine == "ray" or asked.workers is not None,
+            meanwhile=meanwhile,
+            folding=folding,
+        )
         if job.chosen.first_only and any(result.diverged for result in results):
             break
     if folding.many:
@@ -299,34 +272,30 @@ def _unread(job: Job, results: Sequence[StepResult]) -> Messages:
     )
 
 
-def _conclude(
-    a: str,
-    b: str,
-    job: Job,
-    results: Sequence[StepResult],
-    notes: Sequence[Message],
-    earlier: Earlier | None,
-) -> Comparison:
+def _conclude(prepared: Prepared, results: Sequence[StepResult]) -> Comparison:
+    job, asked, earlier = prepared.job, prepared.asked, prepared.earlier
     runs = job.sides[0].run, job.sides[1].run
     before = _preflight(job)
     findings = _findings(results)
-    whole = partial(compare_whole_step, job)
-    verdict = conclude(
-        results, job.sides, job.plan, whole, before, _left_out(job), earlier, _unread(job, results)
-    )
+    verdict = conclude(results, job, before, earlier, _unread(job, results))
     if verdict.first_divergence is not None:
         before = without_consequences(before, verdict.first_divergence.step)
     verdict = replace(verdict, first_divergence=_both_phases(verdict.first_divergence, job))
+    used: Counter[Messages] = Counter()
+    passed: Counter[Messages] = Counter()
+    for by, (records, only_by_it) in (r for result in results for r in result.tally.rules.items()):
+        used[by] += records
+        passed[by] += only_by_it
     return Comparison(
-        run_a=a,
-        run_b=b,
+        run_a=str(asked.a),
+        run_b=str(asked.a if asked.b is None else asked.b),
         verdict=verdict,
         findings=findings,
         agreements=tuple(a for result in results if result.folded for a in result.tally.agreements),
         preflight=before,
-        rules=_rules(results),
+        rules=tuple(RuleUse(by, n, passed[by]) for by, n in used.items()),
         remarks=tuple(
-            dict.fromkeys([*notes, *(note for result in results for note in result.notes)])
+            dict.fromkeys([*prepared.notes, *(note for result in results for note in result.notes)])
         ),
         incomplete=_incomplete(job, results),
         all_cells=not is_filtered(runs),
@@ -367,7 +336,7 @@ def _both_phases(first: Divergence | None, job: Job) -> Divergence | None:
         return first
     own = job.sides[1].phases.get(first.phase or "", first.phase)
     config = job.sides[1].run.config(first.rank)
-    phase = (config.phase_table() if config else phase_table({})).get(own or "")
+    phase = phases_of(config).get(own or "")
     if own == first.phase or phase is None:
         return first
     both = dict(first.next_step)
@@ -377,46 +346,6 @@ def _both_phases(first: Divergence | None, job: Job) -> Divergence | None:
     runs = job.sides[0].run, job.sides[1].run
     size = size_of(both, first, runs) if runs[0] is runs[1] else None
     return replace(first, next_step=both, next_step_bytes=size, next_step_estimated=False)
-
-
-def _left_out(job: Job) -> Callable[[StepPlan, int], LeftOut] | None:
-    """Return what says how much the caller left out of a step before its first divergence.
-
-    What the entry there was given is compared, as far as it was left out by its name.
-    """
-    if not (job.chosen.by_name or job.sides[0].key_data_only):
-        return None
-
-    def left_out(plan: StepPlan, index: int) -> LeftOut:
-        if not job.chosen.by_name:
-            return LeftOut(_hidden(job, plan.step, plan.rank), all_else=True)
-        begin = given_to(plan.pairs, index)
-        inside = max(begin, default=-1) + 1 if plan.pairs[index].event.kind == END else 0
-        records = sum(job.chosen.leaves_out(pair) for pair in plan.pairs[inside:index])
-        given = [plan.pairs[i] for i in begin if job.chosen.leaves_out(plan.pairs[i])]
-        unlike = (pair.record.name for pair in given if not _agrees(job, plan, pair))
-        return LeftOut(records, given=tuple(unlike))
-
-    return left_out
-
-
-def _agrees(job: Job, plan: StepPlan, pair: Pair) -> bool:
-    if pair.a is None or pair.b is None:
-        return pair.gap is not None
-    work = PairWork(plan.step, plan.rank, 0, pair.a, pair.b)
-    return compare_pair(job, work).status.agrees
-
-
-def _hidden(job: Job, step: int, rank: int) -> int:
-    """Return how many records of cells and of other keys both runs have in a step."""
-    counts = []
-    for side in job.sides:
-        everything = replace(side, keys={}, key_data_only=False).load(step, rank)
-        chosen = side.load(step, rank)
-        cells = sum(len(entry.records) for entry in everything.entries)
-        keys = [sum(len(d.records) for d in data.key_data) for data in (everything, chosen)]
-        counts.append(cells + keys[0] - keys[1])
-    return min(counts)
 
 
 def _preflight(job: Job) -> Preflight:
@@ -431,82 +360,54 @@ def _preflight(job: Job) -> Preflight:
     return Preflight() if a.run is b.run else preflight(a.run, b.run)
 
 
-def _rules(results: Iterable[StepResult]) -> tuple[RuleUse, ...]:
-    used: Counter[Messages] = Counter()
-    passed: Counter[Messages] = Counter()
-    for result in results:
-        for by, (records, only_by_it) in result.tally.rules.items():
-            used[by] += records
-            passed[by] += only_by_it
-    return tuple(RuleUse(by, n, passed[by]) for by, n in used.items())
+def _job(asked: Asked, chosen: Filters, mapping: _PathLike | None) -> tuple[Job, list[Message]]:
+    a, b, phases, ranks = asked.a, asked.b, asked.phases, asked.ranks
+    within_one = _is_one_run(asked, chosen.keys)
+    names: tuple[NameRule, ...] = ()
+    fused: tuple[FusedRule, ...] = ()
+    if mapping is not None:
+        # It knows of rows, tokens and experts, which no other comparison needs.
+        from mindrlhf_msprobe.comparison.pairing.mapping import load_cells
 
-
-def _job(
-    a: _PathLike,
-    b: _PathLike | None,
-    tolerance: Tolerance | Tolerances | _PathLike | None,
-    repetitions: Sequence[_PathLike],
-    mapping: _PathLike | None,
-    tokenizer: _PathLike | None,
-    phases: tuple[str, str] | None,
-    ranks: tuple[int, int] | None,
-    chosen: Filters,
-    key_data_only: bool,
-) -> tuple[Job, list[Message]]:
-    within_one = _is_one_run(a, b, phases, ranks, chosen.keys)
-    names, fused = _cells_of(mapping)
-    allowed = tolerances(tolerance)
+        given = load_cells(mapping)
+        names, fused = given.names, given.fused
+    allowed = tolerances(asked.tolerance)
     first = open_run(Path(a).absolute())
     second = first if within_one else open_run(Path(b or a).absolute())
     _check_sides(phases, ranks, first, second)
     check_keys(chosen, first.keys, second.keys)
     left, right, notes = views(first, second, phases, ranks)
     without_cells = not all(run.dialect.records_cells for run in (first, second))
-    only_keys = key_data_only or without_cells or bool(chosen.keys)
+    only_keys = asked.key_data_only or without_cells or bool(chosen.keys)
     left.key_data_only = right.key_data_only = only_keys
     if without_cells and (first.phases or second.phases):
         notes.append(message(KEY_DATA_ONLY))
     if chosen.keys:  # of both sides, under A's names
         left.keys, right.keys = {key: key for key, _ in chosen.keys}, dict(chosen.keys)
         notes += [message("pairing.against", a=x, b=y) for x, y in chosen.keys if x != y]
-    further, on_noise = _repetitions(repetitions, a, b, left)
+    further, on_noise = _repetitions(asked, left)
     notes += on_noise
-    decoder = None if tokenizer is None else Path(tokenizer).absolute()
+    decoder = None if asked.tokenizer is None else Path(asked.tokenizer).absolute()
     if decoder is not None:
         load_decoder(decoder)  # raises before anything is compared
     job = Job((left, right), further, allowed, names, decoder, chosen, fused=fused)
     return job, notes
 
 
-def _laid_out(job: Job, layout: _PathLike | None, *, within_one: bool) -> tuple[Job, list[Message]]:
-    """Return a job whose sides are put together, where the ranks of the runs divide the work."""
-    if layout is None and (within_one or job.sides[0].run.ranks == job.sides[1].run.ranks):
-        return job, []
-    from mindrlhf_msprobe.comparison.layouts.choosing import choose
-
-    return choose(job, layout, within_one=within_one)
-
-
-def _check_patterns_leave_something(comparison: Comparison, filters: Filters) -> None:
-    if filters.by_name and not (comparison.findings or comparison.agreements):
-        raise UsageError.saying(
-            "error.no_record_left", list=list(filters.include), list2=list(filters.exclude)
-        )
-
-
 def _joined(a: object, b: object, by: str) -> str:
     return str(a) if a == b else f"{a}{by}{b}"
 
 
-def _chosen(
-    comparison: Comparison, filters: Filters, job: Job, steps: Collection[int]
-) -> Comparison:
+def _chosen(comparison: Comparison, job: Job, steps: Collection[int]) -> Comparison:
     """Return the comparison with what was asked for, and what was left out by that.
 
     Raises:
         UsageError: the patterns leave nothing.
     """
-    _check_patterns_leave_something(comparison, filters)
+    filters = job.chosen
+    if filters.by_name and not (comparison.findings or comparison.agreements):
+        patterns = {"list": list(filters.include), "list2": list(filters.exclude)}
+        raise UsageError.saying("error.no_record_left", **patterns)
     first = comparison.verdict.first_divergence
     left, right = job.sides
     others = {*left.run.keys, *right.run.keys} - {key for pair in filters.keys for key in pair}
@@ -531,46 +432,30 @@ def _chosen(
 def _first_alone(comparison: Comparison, first: Divergence) -> Comparison:
     """Return the comparison with what was found at the first divergence alone."""
     at = first.step, first.rank, first.phase if first.key is None else None
+    # In its phase, or its key.
+    findings = (
+        f
+        for f in comparison.findings
+        if (f.step, f.rank, f.key) == (first.step, first.rank, first.key)
+        if first.key is not None or (f.entry is not None and f.phase == first.phase)
+    )
     return replace(
         comparison,
         verdict=replace(comparison.verdict, spread=()),  # nothing after it was looked at
-        findings=tuple(f for f in comparison.findings if _is_at(f, first)),
+        findings=tuple(findings),
         agreements=tuple(a for a in comparison.agreements if (a.step, a.rank, a.phase) == at),
     )
 
 
-def _is_at(finding: Finding, first: Divergence) -> bool:
-    """Return whether a record stands where the first divergence does: in its phase, or its key."""
-    if (finding.step, finding.rank) != (first.step, first.rank):
-        return False
-    if first.key is not None:
-        return finding.key == first.key
-    return finding.entry is not None and finding.phase == first.phase
-
-
-def _cells_of(
-    mapping: _PathLike | None,
-) -> tuple[tuple[NameRule, ...], tuple[FusedRule, ...]]:
-    """Return the names, and the cells that are several, of a mapping's file."""
-    if mapping is None:
-        return (), ()
-    # It knows of rows, tokens and experts, which no other comparison needs.
-    from mindrlhf_msprobe.comparison.pairing.mapping import load_cells
-
-    given = load_cells(mapping)
-    return given.names, given.fused
-
-
-def _repetitions(
-    paths: Sequence[_PathLike], a: _PathLike, b: _PathLike | None, left: View
-) -> tuple[tuple[View, ...], list[Message]]:
+def _repetitions(asked: Asked, left: View) -> tuple[tuple[View, ...], list[Message]]:
     """Open the repetitions of A, which has been opened as `left`; say in what they are unlike it.
 
     Raises:
         UsageError: one of them is A, B, or another one.
     """
-    known: list[tuple[Message, _PathLike]] = [(message("error.itself_a"), a)]
-    known += [] if b is None else [(message("error.itself_b"), b)]
+    paths = repetitions_of(asked)
+    known: list[tuple[Message, _PathLike]] = [(message("error.itself_a"), asked.a)]
+    known += [] if asked.b is None else [(message("error.itself_b"), asked.b)]
     for path in paths:
         for what, other in known:
             if _same(path, other):
@@ -583,19 +468,13 @@ def _repetitions(
         _, view, _ = views(left.run, open_run(Path(path).absolute()), None, None)
         view = replace(view, phases=left.phases, keys=left.keys, key_data_only=left.key_data_only)
         found.append(view)
-        notes += _on_noise(left.run, view)
+        before = preflight(left.run, view.run, view.ranks or None)
+        weights = [w.role for w in before.weights if not w.agree]
+        names = [d.label for d in before.differences if d.section != "seeds"]
+        if weights or names:
+            unlike = {"roles": weights, "settings": names[:3], "more": len(names) > 3}
+            notes.append(message("pairing.noise_run", path=str(view.run.path), **unlike))
     return tuple(found), notes
-
-
-def _on_noise(a: Run, view: View) -> Messages:
-    repetition = view.run
-    before = preflight(a, repetition, view.ranks or None)
-    weights = [w.role for w in before.weights if not w.agree]
-    names = [d.label for d in before.differences if d.section != "seeds"]
-    if not weights and not names:
-        return ()
-    what = {"roles": weights, "settings": names[:3], "more": len(names) > 3}
-    return (message("pairing.noise_run", path=str(repetition.path), **what),)
 
 
 def _check_choice(engine: str, workers: int | None) -> None:
@@ -618,14 +497,12 @@ def _check_two(name: str, value: object, kind: type) -> None:
         raise UsageError.saying("error.expected", name=name, value=value, what=what)
 
 
-def _engine(
-    engine: str, job: Job, address: str | None, workers: int | None
-) -> Callable[[], Engine] | None:
-    if engine == "ray":
+def _engine(asked: Asked, job: Job) -> Callable[[], Engine] | None:
+    if asked.engine == "ray":
         from mindrlhf_msprobe.comparison.engine.ray_workers import RayWorkers
 
-        return lambda: RayWorkers(job, address, workers)
-    count = workers or available_cores()
+        return lambda: RayWorkers(job, asked.address, asked.workers)
+    count = asked.workers or available_cores()
     if count == 1:
         return None
     from mindrlhf_msprobe.comparison.engine.local_workers import LocalWorkers
@@ -637,14 +514,9 @@ def _same(a: _PathLike, b: _PathLike) -> bool:
     return os.path.realpath(a) == os.path.realpath(b)
 
 
-def _is_one_run(
-    a: _PathLike,
-    b: _PathLike | None,
-    phases: tuple[str, str] | None,
-    ranks: tuple[int, int] | None,
-    keys: Sequence[tuple[str, str]],
-) -> bool:
+def _is_one_run(asked: Asked, keys: Sequence[tuple[str, str]]) -> bool:
     """Return whether both runs are one; refuse to compare it with itself, or with a part of it."""
+    a, b, ranks = asked.a, asked.b, asked.ranks
     if b is not None and not _same(a, b):
         roots = Path(os.path.realpath(a)), Path(os.path.realpath(b))
         if roots[0].is_relative_to(roots[1]) or roots[1].is_relative_to(roots[0]):
@@ -653,7 +525,7 @@ def _is_one_run(
     same = [left for left, right in keys if left == right]
     if same and ranks is None:
         raise RunError.saying("error.same_directory_key", a=a, value=same[0])
-    unlike = any(pair is not None and pair[0] != pair[1] for pair in (phases, ranks))
+    unlike = any(pair is not None and pair[0] != pair[1] for pair in (asked.phases, ranks))
     if not unlike and (same or not keys):
         raise RunError.saying("error.same_directory", a=a)
     return True
@@ -677,12 +549,15 @@ def _check_sides(
 
 
 def _mappings(
-    mapping: _PathLike | None, **given: Given
+    asked: Asked,
 ) -> tuple[_PathLike | None, MsprobeMapping | None, list[Message]]:
     """Return the file of names, the mapping of another tool that counts, and what is said of them.
 
     A file in another tool's format that is given as `mapping` is recognised by what it holds.
     """
+    mapping = asked.mapping
+    names = ("cell_mapping", "api_mapping", "data_mapping", "layer_mapping")
+    given: dict[str, Given] = {name: getattr(asked, name) for name in names}
     if mapping is None and all(value is None or value is False for value in given.values()):
         return None, None, []  # as in most comparisons
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import (

@@ -18,7 +18,6 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.printable import few_numbers
 from mindrlhf_msprobe.comparison.compare import (
     Asked,
-    Prepared,
     Ready,
     compare_steps,
     prepare,
@@ -102,25 +101,16 @@ def compare_shard(asked: Asked, number: int, of: int, output: _PathLike) -> Shar
     options = _options(asked, prepared.job)
     part = Part(number, of, both, options, tuple(held), _attempts(prepared.job))
     write_part(path, part, results, runs)
-    return _became(part, path, results)
-
-
-def _became(part: Part, path: Path, results: Sequence[StepResult]) -> Sharded:
-    different = sum(
-        not finding.status.agrees
-        for result in results
-        for finding in result.findings
-        if finding is not None
-    )
+    findings = (one for result in results for one in result.findings if one is not None)
     first = _first(results)
     return Sharded(
         path=path,
-        number=part.number,
-        of=part.of,
+        number=number,
+        of=of,
         ranks=len({result.rank for result in results}),
         steps=len({result.step for result in results}),
         records=sum(result.tally.compared for result in results),
-        different=different,
+        different=sum(not finding.status.agrees for finding in findings),
         first=None if first is None or first.tally.first is None else first.tally.first.finding,
     )
 
@@ -165,7 +155,11 @@ def _options(asked: Asked, job: Job) -> Options:
     return Options(
         tolerance=job.tolerances,
         noise=tuple(map(os.path.abspath, repetitions_of(asked))),
-        **{name: _absolute(getattr(asked, name)) for name in _FILES},
+        **{
+            name: os.path.abspath(given) if isinstance(given, (str, Path)) else given
+            for name in _FILES
+            for given in [getattr(asked, name)]
+        },
         phases=asked.phases and (asked.phases[0], asked.phases[1]),
         ranks=asked.ranks and (asked.ranks[0], asked.ranks[1]),
         key_data_only=asked.key_data_only,
@@ -183,11 +177,6 @@ _FILES = (
     *("mapping", "cell_mapping", "api_mapping", "data_mapping", "layer_mapping"),
     *("tokenizer", "layout", "after"),
 )
-
-
-def _absolute(given: Any) -> Any:
-    """Return the absolute path where an option names a file, else its value."""
-    return os.path.abspath(given) if isinstance(given, (str, Path)) else given
 
 
 def reduce_parts(
@@ -218,9 +207,16 @@ def reduce_parts(
     runs = by.runs if a is None else (a, b)
     if len([run for run in runs if run]) != len([run for run in by.runs if run]):
         raise UsageError.saying("error.parts_runs")
-    prepared = _prepared(Asked(*runs, **options), by)
+    for run in runs:
+        if run is not None and not os.path.isdir(run):
+            raise RunError.saying("error.part_not_here", path=run, host=by.host)
+    prepared = prepare(Asked(*runs, **options))
     ready(runs_of(prepared.asked))
-    _refuse_others(prepared.job, parts)
+    attempts = _attempts(prepared.job)
+    for part in parts:
+        what = unlike_attempts(attempts, part.attempts)
+        if what is not None:
+            raise RunError.saying("error.parts_of_others", number=part.number, what=what)
     here = {at for side in prepared.job.sides for at in side.rank_steps()}
     if first is not None and (first.step, first.rank) not in here:
         where = {"step": first.step, "rank": first.rank, "host": by.host}
@@ -234,27 +230,6 @@ def reduce_parts(
     else:
         prepared.rank_steps()
     return prepared.conclude(results)
-
-
-def _prepared(asked: Asked, by: Part) -> Prepared:
-    """Open the runs.
-
-    Raises:
-        RunError: they are not on this machine, where a part says or the caller.
-    """
-    for run in (asked.a, asked.b):
-        if run is not None and not os.path.isdir(run):
-            raise RunError.saying("error.part_not_here", path=run, host=by.host)
-    return prepare(asked)
-
-
-def _refuse_others(job: Job, parts: Sequence[Part]) -> None:
-    """Refuse runs that are not those that the parts are of."""
-    here = _attempts(job)
-    for part in parts:
-        what = unlike_attempts(here, part.attempts)
-        if what is not None:
-            raise RunError.saying("error.parts_of_others", number=part.number, what=what)
 
 
 def _joined(paths: Sequence[Path], parts: Sequence[Part], *, all_rows: bool) -> list[StepResult]:

@@ -10,7 +10,7 @@ import textwrap
 
 import openpyxl
 import pytest
-from helpers.health_runs import HealthRun, a_nan, tensor
+from helpers.health_runs import HealthRun, a_nan, steps_of, tensor
 from helpers.runs import MSPROBE_DATA, Fault, record_training
 from helpers.runs import a_nan as make_nan
 
@@ -205,13 +205,9 @@ def test_what_a_rule_needs_and_is_not_there_is_said(healthy):
 
 def test_later_findings_stand_under_what_they_follow_from(tmp_path):
     """On the same rank at once, on others from the next step on."""
-    for rank in (0, 1):
-        run = HealthRun(tmp_path / "run", rank)
-        for step in range(3):
-            with run.phase("actor_update"):
-                run.call("head", output=a_nan() if step == 1 and not rank else tensor())
-            run.end_step()
-        run.close()
+    for run, step, rank in steps_of(tmp_path / "run", 3, (0, 1)):
+        with run.phase("actor_update"):
+            run.call("head", output=a_nan() if step == 1 and not rank else tensor())
 
     @rule("test.later", follows=("non_finite.*",))
     def later(step, check):
@@ -272,11 +268,9 @@ def test_a_step_that_was_not_ended_is_said(tmp_path):
 
 
 def test_a_note_is_no_reason_for_a_warning(tmp_path):
-    run = HealthRun(tmp_path / "run")
-    for _ in range(2):
+    for run, *_ in steps_of(tmp_path / "run", 2):
         with run.phase("actor_update"):
             run.call("head", output=tensor())
-        run.end_step()
 
     @rule("mine.noted", severity="note")
     def noted(step, check):
@@ -288,7 +282,7 @@ def test_a_note_is_no_reason_for_a_warning(tmp_path):
             at = Place(step.number, 0, seq=2.0)
             yield check.finding(severity, at, severity=Severity(severity), same=severity)
 
-    result = check_run(run.close(), extra=[noted, later], rules=only({}))
+    result = check_run(tmp_path / "run", extra=[noted, later], rules=only({}))
     assert [one.rule for one in result.findings] == ["mine.noted", "mine.later"]
     assert [str(one.said) for one in result.findings[0].followed_by] == ["note"]
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from helpers.health_runs import HealthRun, a_nan, tensor
+from helpers.health_runs import HealthRun, a_nan, steps_of, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -154,13 +154,13 @@ def test_records_stand_where_the_entry_has_them(values):
 
 
 def test_a_parameter_that_is_not_finite_reads_the_gradients_before_it(tmp_path):
-    run = HealthRun(tmp_path / "run")
-    for step in range(3):
+    for run, step, _ in steps_of(tmp_path / "run", 3):
         with run.phase("actor_update"):
             run.call("layers.0", parameters={"weight": a_nan() if step == 2 else tensor()})
             run.gradients("layers.0", weight=tensor())
-        run.end_step()
-    (found,) = (one for one in check_run(run.close()).findings if one.rule == "non_finite.first")
+    (found,) = (
+        one for one in check_run(tmp_path / "run").findings if one.rule == "non_finite.first"
+    )
     assert found.said.params["gradients_finite"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -134,3 +134,18 @@ class HealthRun:
 
     def _append(self, line: JournalLine) -> None:
         self.recording.writer.sink(self._phase, self.recording.step).append(line)
+
+
+def steps_of(
+    root: Path, steps: int = 1, ranks: Iterable[int] = (0,), **settings: Any
+) -> Iterator[tuple[HealthRun, int, int]]:
+    """Yield each step of each rank of a run, with its number and rank, to be recorded.
+
+    A step ends when the next one is asked for, and the run behind the last one.
+    """
+    for rank in ranks:
+        run = HealthRun(root, rank, **settings)
+        for step in range(steps):
+            yield run, step, rank
+            run.end_step()
+        run.close()

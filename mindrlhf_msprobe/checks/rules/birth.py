@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,12 @@ from mindrlhf_msprobe.checks.rules.events import (
 from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step, place_of, value_of
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.config import phases_of
 from mindrlhf_msprobe.findings.health import Evidence, Severity
 from mindrlhf_msprobe.phases import (
     OVERFLOW,
     UPDATE_PHASES,
     key_data_home,
-    phase_table,
     standard_key,
 )
 from mindrlhf_msprobe.storage.code_lines import users_line
@@ -56,12 +57,11 @@ def near_limit(run: Run, event: Event) -> list[tuple[EntryView, RecordView]]:
     alone, and that is rare.
     """
     found: list[tuple[EntryView, RecordView]] = []
-    if event.entry is None:
-        return found
     own = event.entry
-    for entry in columns_of(run, own.at).entries():
-        if entry.end <= event.time or entry.name == own.name:
-            found += [(entry, record) for record in entry.records if is_near(record[2])]
+    if own is not None:
+        for entry in columns_of(run, own.at).entries():
+            if entry.end <= event.time or entry.name == own.name:
+                found += [(entry, record) for record in entry.records if is_near(record[2])]
     return found[-_MOST:]
 
 
@@ -103,15 +103,17 @@ class Scales:
 
     def is_retried(self, step: Step) -> bool:
         """Return whether a step says that it overflowed, and so was not applied."""
-        flags = [number for datum in step.key_data(OVERFLOW) for number in _numbers(datum)]
-        return any(flags)
+        return any(number for datum in step.key_data(OVERFLOW) for number in _numbers(datum))
 
     def retried(self, step: Step, hard: Mapping[int, Events]) -> Iterator[Found]:
         """Yield that a step overflowed and is retried: a note, until it does not end."""
         self._row += 1
         most = self._check.threshold("retries")
         grave = self._row > most
-        rank, event = _first(hard)
+        firsts = {rank: events.in_time()[0] for rank, events in hard.items()}
+        rank, event = min(
+            firsts.items(), key=lambda one: (not one[1].is_birth, one[1].time, one[0])
+        )
         name = "stuck" if grave else "retried"
         evidence = [Evidence(event.place, numbers_of(event.records[0][2]))]
         for key in (OVERFLOW, "loss_scale"):
@@ -133,23 +135,15 @@ class Scales:
         The loss scale fell; or where it is not saved, float16 overflowed, and what comes after it
         is finite.
         """
-        return self._fell or (not self.known and any(map(self._overflowed, hard.values())))
-
-    def _overflowed(self, events: Events) -> bool:
-        """Return whether the first that is not finite is an infinity in float16, or came of one."""
-        first = events.in_time()[0]
-        return events.is_float16 and (
-            bool(first.counts[1]) or bool(near_limit(self._check.run, first))
-        )
+        if self._fell or self.known:
+            return self._fell
+        # The first that is not finite is an infinity in float16, or came of one.
+        of_float16 = (events.in_time()[0] for events in hard.values() if events.is_float16)
+        return any(one.counts[1] or near_limit(self._check.run, one) for one in of_float16)
 
     def clean(self) -> None:
         """Note a step in which everything was finite."""
         self._row = 0
-
-
-def _first(hard: Mapping[int, Events]) -> tuple[int, Event]:
-    firsts = {rank: events.in_time()[0] for rank, events in hard.items()}
-    return min(firsts.items(), key=lambda item: (not item[1].is_birth, item[1].time, item[0]))
 
 
 def _numbers(datum: Any) -> list[float]:
@@ -189,7 +183,10 @@ class Telling:
             causes = (_cause("collective"), *causes)
         if not first:
             said = message("check_non_finite.also", what=said)
-        cell = _cell_of(event.entry)
+        entry = event.entry
+        cell = None if entry is None else entry.cell
+        if entry is not None and entry.is_operator:
+            cell = entry.around or None
         own = len(ranks) == 1
         if event.kind == PARAMETER or (cell is not None and is_optimizer_state(cell)):
             following = self._around_the_update(event)
@@ -201,7 +198,10 @@ class Telling:
                 event.place, phases=() if unseen is None else (unseen,)
             )
         else:
-            level = _level_of(self._check.run, event)
+            config = self._check.run.config(event.place.rank or 0)
+            level = None  # the setting without which a run does not record operators
+            if config is not None and entry is not None and entry.is_operator:
+                level = {"level": config.level}
             following = self._check.next_recording(
                 event.place, cell=cell, elements=True, also=level
             )
@@ -213,7 +213,7 @@ class Telling:
             evidence=self.shown(event, rank),
             causes=causes,
             next_step=following,
-            stack=() if event.entry is None else event.entry.stack,
+            stack=() if entry is None else entry.stack,
             same=("born", *event.what),
             ranks=ranks,
         )
@@ -224,15 +224,16 @@ class Telling:
         What enters the optimizer and what it keeps; where that is there, all elements.
         """
         run, place = self._check.run, event.place
-        config = run.config(place.rank or 0)
-        table = phase_table({}) if config is None else config.phase_table()
+        table = phases_of(run.config(place.rank or 0))
         role = table[place.phase].role if place.phase in table else None
         updates = [name for name in UPDATE_PHASES if name in run.phases]
         own = [name for name in updates if table[name].role == role] or updates
-        of_state = event.kind != PARAMETER
+        of_state, gap = event.kind != PARAMETER, self._gap(place.step)
+        # The first step in which a parameter of the step may have become what it is.
+        first = max(0, place.step - 1) if gap is None else gap + 1
         where: dict[str, Any] = {
             "phases": tuple(dict.fromkeys((*own, place.phase or ""))),
-            "first": place.step if of_state else self._first_to_record(place.step),
+            "first": place.step if of_state else first,
             "cell": None if event.entry is None else event.entry.cell,
         }
         closer = self._check.next_recording(place, also=AT_OPTIMIZER, **where)
@@ -278,18 +279,21 @@ class Telling:
         counts = {"nan": nan, "inf": inf, "size": _size(event.records[0][2])}
         entry = event.entry
         if entry is None:
-            return self._of_data(rank, event, counts)
+            return self._of_data(event, counts)
         if is_optimizer_state(entry.cell):
-            return self._of_state(rank, entry, counts)
+            others = self._ranks_not_seen()
+            clean = not others and any(_clean_gradients(self._check.run, entry.step, rank))
+            said = message("check_non_finite.optimizer_state", gradients_finite=clean, **counts)
+            first = "reduction" if others else "gradient_not_recorded"
+            return said, _named(*[first] * (not clean), "optimizer", "learning_rate", "loading")
         if event.kind == OUTPUT:
             backward = entry.direction == "backward"
             said = message("check_non_finite.born", backward=backward, **counts)
             if entry.is_operator:
-                said = message(
-                    "check_non_finite.born_of_operator",
-                    backward=backward,
-                    **{**_called(entry), **counts},
-                )
+                line = users_line(entry.stack)
+                known = {"operator": entry.cell, "cell": entry.around, **counts}
+                known["line"] = "" if line is None else line.place
+                said = message("check_non_finite.born_of_operator", backward=backward, **known)
             return said, tuple(self._causes(event, backward, nan))
         if event.kind == GRADIENT:
             return message("check_non_finite.gradient", **counts), _named(
@@ -348,21 +352,6 @@ class Telling:
         """Return the step before, where nothing is there of those between it and this one."""
         return self._before if self._before is not None and step - self._before > 1 else None
 
-    def _first_to_record(self, step: int) -> int:
-        """Return the first step in which a parameter of a step may have become what it is."""
-        gap = self._gap(step)
-        return max(0, step - 1) if gap is None else gap + 1
-
-    def _of_state(
-        self, rank: int, entry: EntryView, counts: Mapping[str, int]
-    ) -> tuple[Message, Sequence[str]]:
-        """Return what is said of the state of an optimizer."""
-        others = self._ranks_not_seen()
-        clean = not others and any(_clean_gradients(self._check.run, entry.step, rank))
-        said = message("check_non_finite.optimizer_state", gradients_finite=clean, **counts)
-        first = "reduction" if others else "gradient_not_recorded"
-        return said, _named(*([] if clean else [first]), "optimizer", "learning_rate", "loading")
-
     def _ranks_not_seen(self) -> int:
         """Return how many ranks of the job there are beside those that are looked at."""
         sizes = [file.world.size or 1 for file in self._check.run.run_files]
@@ -376,9 +365,7 @@ class Telling:
             return None
         return None if home.phase in self._check.run.phases else home.phase
 
-    def _of_data(
-        self, rank: int, event: Event, counts: Mapping[str, int]
-    ) -> tuple[Message, Sequence[str]]:
+    def _of_data(self, event: Event, counts: Mapping[str, int]) -> tuple[Message, Sequence[str]]:
         assert event.datum is not None
         key = event.datum.key
         said = message("check_non_finite.data", key=key, **counts)
@@ -396,28 +383,6 @@ class Telling:
         if key == "advantages":
             return said, _named("zero_deviation", "trainer_code")
         return said, _named("trainer_code", "not_recorded")
-
-
-def _cell_of(entry: EntryView | None) -> str | None:
-    """Return the cell of an entry, or that around an operator; None where there is none."""
-    if entry is None:
-        return None
-    return entry.around or None if entry.is_operator else entry.cell
-
-
-def _called(entry: EntryView) -> dict[str, Any]:
-    """Return what an operator is called, and where it was called."""
-    line = users_line(entry.stack)
-    at = "" if line is None else line.place
-    return {"operator": entry.cell, "cell": entry.around, "line": at}
-
-
-def _level_of(run: Run, event: Event) -> dict[str, Any] | None:
-    """Return the setting without which a run does not record operators."""
-    if event.entry is None or not event.entry.is_operator:
-        return None
-    config = run.config(event.place.rank or 0)
-    return None if config is None else {"level": config.level}
 
 
 def equal_rewards(step: Step, event: Event) -> float | None:
@@ -469,8 +434,4 @@ def _cause(name: str) -> str:
 
 
 def _size(leaf: Mapping[str, Any]) -> int:
-    shape: Iterable[int] = leaf.get("shape") or ()
-    size = 1
-    for length in shape:
-        size *= length
-    return size
+    return math.prod(leaf.get("shape") or ())

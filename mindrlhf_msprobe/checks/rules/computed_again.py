@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,8 +91,11 @@ class Changes:
             worst: dict[tuple[Any, ...], dict[str, Any]] = {}
             for row in self._rows[rank].take(step.number):
                 self._seen = True
+                for said in map(read_message, row.get("why", ())):
+                    if said is not None:
+                        known = {"cell": cell_name(row["entry"]), "why": said}
+                        self._check.not_checked(message("check_benchmark.not_run", **known))
                 if "why" in row:
-                    self._say(row)
                     continue
                 self._check.checked()
                 if row["consistent"]:
@@ -108,19 +112,13 @@ class Changes:
             self._check.not_checked(message("check_benchmark.not_recorded"))
         return iter(())
 
-    def _say(self, row: dict[str, Any]) -> None:
-        for why in row["why"]:
-            said = read_message(why)
-            if said is not None:
-                cell = cell_name(row["entry"])
-                self._check.not_checked(message("check_benchmark.not_run", cell=cell, why=said))
-
     def _finding(self, rank: int, key: tuple[Any, ...], row: dict[str, Any]) -> Found:
         at = Place(row["step"], rank, row["phase"], row["entry"])
         shown = {name: row[name] for name in _SHOWN if row.get(name) is not None}
         params = {"path": str(row.get("path") or "0"), "stage": row["stage"]}
         if row["pert_mode"] == "no_change":
-            counts = {"differing": row.get("differing") or 0, "size": _count(row)}
+            size = math.prod(n for n in row.get("shape") or () if isinstance(n, int))
+            counts = {"differing": row.get("differing") or 0, "size": size}
             said = message(_NOT_DETERMINISTIC, **params, **counts)
             causes = ["check_benchmark.cause_order", "check_benchmark.cause_state"]
         else:
@@ -134,10 +132,3 @@ class Changes:
 def _size(row: dict[str, Any]) -> float:
     change = row["change"]
     return float("inf") if change is None else float(change)
-
-
-def _count(row: dict[str, Any]) -> int:
-    count = 1
-    for size in row.get("shape") or ():
-        count *= size if isinstance(size, int) else 1
-    return count

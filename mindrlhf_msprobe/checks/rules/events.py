@@ -135,17 +135,13 @@ class Events:
                 continue
             is_soft = forward and record[0] != "parameters" and is_masking(record)
             (soft if is_soft else hard).append(record)
+        inside = self._last_soft.get(entry.phase, -1) >= entry.seq
         if hard:
             self._hard(entry, hard, soft)
-        elif len(self.soft) < _MOST and self._is_soft_birth(entry, soft):
+        elif len(self.soft) < _MOST and not inside and {io for io, *_ in soft} == {"output"}:
             self.soft.append((entry, soft))
         if soft:
             self._last_soft[entry.phase] = max(self._last_soft.get(entry.phase, -1), entry.end)
-
-    def _is_soft_birth(self, entry: EntryView, soft: Sequence[RecordView]) -> bool:
-        """Return whether its output alone holds -inf, and nothing inside it does."""
-        inside = self._last_soft.get(entry.phase, -1) >= entry.seq
-        return not inside and {io for io, *_ in soft} == {"output"}
 
     def _hard(self, entry: EntryView, hard: list[RecordView], soft: list[RecordView]) -> None:
         phase, forward = entry.phase, entry.direction == "forward"
@@ -290,7 +286,11 @@ class Exchange:
         origins = [
             group
             for group in groups
-            if not any(self._reaches(one, group) for one in groups if one is not group)
+            if not any(
+                self._precedes(one, group) and self._carries(one, group)
+                for one in groups
+                if one is not group
+            )
         ]
         origins = origins or [min(groups, key=lambda one: (not one.event.is_birth, one.rank))]
         origins.sort(key=lambda own: (sum(self._precedes(o, own) for o in origins), own.rank))
@@ -300,9 +300,6 @@ class Exchange:
             if group not in origins
         ]
         return origins, carried
-
-    def _reaches(self, origin: Group, group: Group) -> bool:
-        return self._precedes(origin, group) and self._carries(origin, group)
 
     def _carries(self, origin: Group, group: Group) -> bool:
         """Return whether a group's event is of something that ranks exchange."""
@@ -344,15 +341,13 @@ class Exchange:
             return None
         key = entry.phase, entry.name, step, rank
         if key not in self._entries:
-            self._entries[key] = self._read_entry(*key)
+            found = None
+            if entry.phase in self._run.phases_at(step, rank):
+                journal = columns_of(self._run, LayerPlace(entry.phase, step, rank))
+                names = journal.layout.names
+                found = journal.entry(names.index(entry.name)) if entry.name in names else None
+            self._entries[key] = found
         return self._entries[key]
-
-    def _read_entry(self, phase: str, name: str, step: int, rank: int) -> EntryView | None:
-        if phase not in self._run.phases_at(step, rank):
-            return None
-        journal = columns_of(self._run, LayerPlace(phase, step, rank))
-        names = journal.layout.names
-        return journal.entry(names.index(name)) if name in names else None
 
     def _precedes(self, one: Group, other: Group) -> bool:
         """Return whether an event of one rank comes before one of another."""

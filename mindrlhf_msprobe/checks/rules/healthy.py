@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -65,17 +65,17 @@ class Learned:
 
     def take(self, leaf: LeafJson) -> None:
         """Take one leaf of a healthy run."""
-        shape = str(leaf.get("shape"))
+        shape, dims, sizes = str(leaf.get("shape")), leaf.get("shape"), _sizes(leaf)
         self.shape = shape if self.shape == shape or not self.times else None
         self.times += 1
         self._dtypes.add(leaf.get("dtype"))
         self._finite = self._finite and non_finite(leaf) is None
-        sizes = _sizes(leaf)
         if sizes is not None:
             self._norms.take(sizes[0])
             self._means.take(sizes[1])
-        elif _is_nothing(leaf):
-            self.routed = True
+        else:  # a tensor of floats that is empty, or zero everywhere
+            is_empty = type(dims) is list and 0 in dims
+            self.routed |= is_empty or (is_float(leaf) and statistic(leaf, "Norm") == 0)
 
     def join(self, other: Learned) -> None:
         """Take what was learned of another record that is alike."""
@@ -89,9 +89,6 @@ class Learned:
 
     def broken_by(self, leaf: LeafJson, margin: float) -> str | None:
         """Return how a leaf differs from all that was learned; None if it does not."""
-        return self._other_kind(leaf) or ("range" if self._is_out_of_range(leaf, margin) else None)
-
-    def _other_kind(self, leaf: LeafJson) -> str | None:
         if self._finite and non_finite(leaf) is not None:
             return "finite"
         if leaf.get("dtype") not in self._dtypes:
@@ -99,7 +96,7 @@ class Learned:
         fixed = self.shape is not None and self.times >= _SEVERAL and not self.routed
         if fixed and str(leaf.get("shape")) != self.shape:
             return "shape"
-        return None
+        return "range" if self._is_out_of_range(leaf, margin) else None
 
     def _is_out_of_range(self, leaf: LeafJson, margin: float) -> bool:
         sizes = _sizes(leaf)
@@ -115,20 +112,11 @@ class Learned:
 
 def _sizes(leaf: LeafJson) -> tuple[float, float] | None:
     """Return the logarithms (base 10) of a float tensor's norm and root mean square, or None."""
-    size = log_norm(leaf)
-    return None if size is None else (size, size - math.log10(math.prod(leaf["shape"])) / 2)
-
-
-def log_norm(leaf: LeafJson) -> float | None:
-    """Return the logarithm (base 10) of a float tensor's norm; None for others, and for 0."""
     norm = statistic(leaf, "Norm") if is_float(leaf) else None
-    return None if norm is None or norm <= 0 or not math.isfinite(norm) else math.log10(norm)
-
-
-def _is_nothing(leaf: LeafJson) -> bool:
-    """Return whether a tensor of floats is empty, or zero everywhere."""
-    shape = leaf.get("shape")
-    return (type(shape) is list and 0 in shape) or (is_float(leaf) and statistic(leaf, "Norm") == 0)
+    if norm is None or norm <= 0 or not math.isfinite(norm):
+        return None
+    size = math.log10(norm)
+    return size, size - math.log10(math.prod(leaf["shape"])) / 2
 
 
 def pattern_of_record(entry: str, io: str, path: str) -> Hashable:
@@ -138,14 +126,6 @@ def pattern_of_record(entry: str, io: str, path: str) -> Hashable:
     """
     is_parameter = io in ("parameters", PARAMETERS_GRAD)
     return pattern_of(entry), io, pattern_of(path) if is_parameter else path
-
-
-def joined(those: Iterable[Learned]) -> Learned:
-    """Return what was learned of several records."""
-    whole = Learned()
-    for one in those:
-        whole.join(one)
-    return whole
 
 
 #: Phase and record, or phase and entry without the number of its call.
@@ -271,15 +251,11 @@ class _Known:
         self._calls = dict(calls)
         self._of_patterns: dict[Hashable, Learned] = {}
         self._routed: dict[_Name, Span] = {}
-        self._let_calls_vary()
-        self._let_records_vary(records)
-
-    def _let_calls_vary(self) -> None:
-        """Give entries that are alike the calls of all, where one's number of calls varies."""
-        alike: dict[_Name, list[_Name]] = {}
+        # Entries that are alike get the calls of all, where one's number of calls varies.
+        entries: dict[_Name, list[_Name]] = {}
         for phase, name in self._calls:
-            alike.setdefault((phase, pattern_of(name)), []).append((phase, name))
-        for pattern, those in alike.items():
+            entries.setdefault((phase, pattern_of(name)), []).append((phase, name))
+        for pattern, those in entries.items():
             spans = [self._calls[one] for one in those]
             if any(span.low < span.high for span in spans):
                 whole = Span()
@@ -287,6 +263,7 @@ class _Known:
                 self._calls.update(dict.fromkeys(those, whole))
                 if whole.low == 0:
                     self._routed[pattern] = whole
+        self._let_records_vary(records)
 
     def _let_records_vary(self, records: dict[_Name, tuple[Learned, _Name, Hashable]]) -> None:
         """Give records that are alike what was learned of all, where one is empty in a step."""
@@ -298,7 +275,9 @@ class _Known:
         for pattern, those in alike.items():
             of = [self._records[record] for record in those]
             if any(one.routed for one in of):
-                whole = self._of_patterns[pattern] = joined(of)
+                whole = self._of_patterns[pattern] = Learned()
+                for one in of:
+                    whole.join(one)
                 self._records.update(dict.fromkeys(those, whole))
             elif any(one.shape is None for one in of):
                 for one in of:
@@ -400,10 +379,7 @@ class Drift:
     def _take(self, phase: str, span: int, names: Sequence[_Called], values: np.ndarray) -> None:
         learning = self._check.learning
         into = self._own if learning is None else self._healthy[learning]
-        known = into.get(phase)
-        if known is None:
-            known = into[phase] = _Means(self._spans)
-        known.take(span, names, values)
+        into.setdefault(phase, _Means(self._spans)).take(span, names, values)
 
     def end(self) -> Iterator[Found]:
         """Yield the first drift, with how many there are."""

@@ -29,7 +29,6 @@ from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, element
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float, non_finite, statistic
 from mindrlhf_msprobe.storage.columns.rows import Rows
 from mindrlhf_msprobe.storage.place import Place
-from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, is_optimizer_state
 
@@ -233,19 +232,17 @@ class Kurtosis:
         for rank in step.ranks:
             own = [(at, of) for at, of in in_time if at[0] == rank]
             risen = [one for at, of in own for one in self._risen(at, of)]
-            high = [one for _, of in own for one in self._high(of)]
+            limit = self._check.threshold("high") if self._steps <= LEAST_PAST else math.inf
+            high = [
+                (place, tail.shown())
+                for _, of in own
+                for place, tail, signed in of
+                if signed and tail.kurtosis > limit
+            ]
             if risen:
                 yield self._finding("kurtosis", risen)
             if high:
                 yield self._finding("kurtosis_high", high, Severity.NOTE)
-
-    def _high(self, outputs: list[_Output]) -> list[_Shown]:
-        if self._steps > LEAST_PAST:
-            return []
-        limit = self._check.threshold("high")
-        return [
-            (at, tail.shown()) for at, tail, signed in outputs if signed and tail.kurtosis > limit
-        ]
 
     def _risen(self, at: tuple[int, str], outputs: list[_Output]) -> list[_Shown]:
         """Return those that are high against their past, if one is for the third step in a row.
@@ -383,14 +380,16 @@ class Jump:
     def step(self, step: Step) -> Iterator[Found]:
         """Yield the jumps of a step as one finding a rank: the first in time."""
         for rank in step.ranks:
-            data = {name: step.key_data(name, rank=rank)[:1] for name in _KEYS}
-            sizes = {
-                name: size
-                for name, of in data.items()
-                for datum in of
-                if (size := _size(step, datum))
-            }
-            places = [place_of(data[name][0]) for name in sizes]
+            sizes, places = {}, []
+            for name in _KEYS:
+                for datum in step.key_data(name, rank=rank)[:1]:
+                    array = step.counted_in(datum)
+                    size = 0.0  # the root mean square of what counts
+                    if array is not None and array.size:
+                        size = float(np.sqrt(np.mean(np.square(array))))
+                    if size:
+                        sizes[name] = size
+                        places.append(place_of(datum))
             norms = np.array([*sizes.values()])
             falls = np.zeros(len(norms), bool)
             self._take((rank, ""), [*sizes], norms, places.__getitem__, falls)
@@ -420,12 +419,6 @@ def _in_time(jumps: Iterable[tuple[Place, Jumped]]) -> list[tuple[Place, Jumped]
     if ".backward." in name or PARAMETERS_GRAD in name:
         ordered.sort(key=lambda one: one[0].key in (None, "grad_norm"))
     return ordered
-
-
-def _size(step: Step, datum: KeyDatum) -> float | None:
-    """Return the root mean square of what counts of a save, or None where it holds no numbers."""
-    array = step.counted_in(datum)
-    return float(np.sqrt(np.mean(np.square(array)))) if array is not None and array.size else None
 
 
 @rule(
@@ -509,7 +502,15 @@ class Routing:
             if io != "output":
                 continue
             share = _share(leaf)
-            if share is None and not _are_weights_of_chosen(entry, leaf):
+            # Weights of chosen experts, whose indices stand beside them, may be sorted, so that the
+            # largest one stands first for every token.
+            are_weights = is_float(leaf) and any(
+                other_io == "output"
+                and are_integers(other.get("dtype"))
+                and other.get("shape") == leaf.get("shape")
+                for other_io, _, other in entry.records
+            )
+            if share is None and not are_weights:
                 share = self._share_of_first(entry, path, leaf)
             high, low = statistic(leaf, "Max"), statistic(leaf, "Min")
             if share is None and are_integers(leaf.get("dtype")) and high != low:
@@ -543,9 +544,10 @@ class Routing:
         self._calls = {}
         for name in _EXPERT_KEYS:
             for datum in step.key_data(name):
-                share = _largest_share(datum)
-                if share is not None:
-                    found.append((name, place_of(datum), share))
+                array = numbers_in(datum)
+                if array is None or array.size < 2 or not (array.min() >= 0 and array.sum() > 0):
+                    continue
+                found.append((name, place_of(datum), float(array.max() / array.sum())))
         for router, place, share in found:
             if share < self._check.threshold("share"):
                 continue
@@ -555,19 +557,6 @@ class Routing:
                 next_step=self._check.next_recording(place, elements=True),
                 same=(place.rank, router),
             )
-
-
-def _are_weights_of_chosen(entry: EntryView, leaf: LeafJson) -> bool:
-    """Return whether an output holds the weights of chosen experts: beside it stand their indices.
-
-    These weights may be sorted, so that the largest one stands first for every token.
-    """
-    return is_float(leaf) and any(
-        io == "output"
-        and are_integers(other.get("dtype"))
-        and other.get("shape") == leaf.get("shape")
-        for io, _, other in entry.records
-    )
 
 
 def _share(leaf: LeafJson) -> float | None:
@@ -584,11 +573,3 @@ def _share(leaf: LeafJson) -> float | None:
     if len(shape) == 1 and 1 < count <= MOST_EXPERTS and low >= 0 and mean > 0:
         return high / (mean * count)
     return None
-
-
-def _largest_share(datum: KeyDatum) -> float | None:
-    array = numbers_in(datum)
-    if array is None or array.size < 2:
-        return None
-    whole = float(array.sum())
-    return float(array.max()) / whole if whole > 0 and array.min() >= 0 else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.findings.health import CheckFinding, Severity
+from mindrlhf_msprobe.findings.health import Severity
 from mindrlhf_msprobe.storage.columns.columns import EntryView
 from mindrlhf_msprobe.storage.columns.leaf_json import NON_FINITE_MARKS
 from mindrlhf_msprobe.storage.place import Place
@@ -91,7 +91,9 @@ class FirstNonFinite:
         if not hard:
             self._chain = None
             self._scales.clean()
-            self._soft(ranks)
+            for entry, _ in (soft for events in ranks.values() for soft in events.soft):
+                if len(self._masks) < _MOST_MASKS:  # its -inf did no harm
+                    self._masks.add(_maker(entry))
             return
         backward = all(event.is_backward for events in hard.values() for event in events.hard)
         if backward and self._scales.is_retried(step):
@@ -118,19 +120,21 @@ class FirstNonFinite:
             earlier, self._open = self._open, None
             yield from self._births(*earlier)
 
-    def _soft(self, ranks: dict[int, Events]) -> None:
-        """Remember the cells whose -inf did no harm."""
-        for events in ranks.values():
-            for entry, _ in events.soft:
-                if len(self._masks) < _MOST_MASKS:
-                    self._masks.add(_maker(entry))
-
     def _births(self, step: Step, hard: dict[int, Events], before: int | None) -> Iterator[Found]:
         """Yield the births of one step: the first over all ranks, then what is left of others."""
         firsts = {rank: self._first(events) for rank, events in hard.items()}
         telling = Telling(self._check, step, hard, before)
         chain = self._chain
-        origins, carried = self._origins(step, _groups(firsts), before)
+        by_event: dict[Any, Group] = {}  # ranks whose first events are the same, together
+        for rank, event in sorted(firsts.items()):
+            by_event.setdefault(event.what, Group(event, [])).ranks.append(rank)
+        groups = [*by_event.values()]
+        # What began on its own ranks, and what came from others, with where from.
+        origins: list[Group] = []
+        carried: list[tuple[Group, Group]] = []
+        if chain is None or any(group.event.kind == OUTPUT for group in groups):
+            exchange = Exchange(self._check.run, step.number, before, partial(_is_own, step))
+            origins, carried = exchange.independent(groups)
         births = [one for one in origins if one.event.kind == OUTPUT]
         if chain is not None and not births:
             # The same NaN, a step later: it came with the parameters, or the gradients.
@@ -139,7 +143,13 @@ class FirstNonFinite:
                 group = Group(firsts[new[0]], new)
                 yield self._carried(group, chain.place, telling)
             chain.ranks |= {*firsts}
-            yield replace(chain.found, finding=self._again(chain.found, step, firsts))
+            again = replace(
+                chain.found.finding,
+                place=replace(chain.place, step=step.number),
+                last_step=step.number,
+                ranks=tuple(firsts),
+            )
+            yield replace(chain.found, finding=again)
             return
         for event, ranks in births if chain is not None else origins:
             found = telling.born(ranks[0], event, ranks, first=chain is None)
@@ -153,35 +163,17 @@ class FirstNonFinite:
             yield self._carried(group, origin.event.place, telling)
         yield from self._more(hard, firsts, telling)
 
-    def _origins(
-        self, step: Step, groups: Sequence[Group], before: int | None
-    ) -> tuple[list[Group], list[tuple[Group, Group]]]:
-        """Return what began on its own ranks, and what came from others, with where from."""
-        if self._chain is None or any(group.event.kind == OUTPUT for group in groups):
-            exchange = Exchange(self._check.run, step.number, before, partial(_is_own, step))
-            return exchange.independent(groups)
-        return [], []
-
     def _first(self, events: Events) -> Event:
         """Return the first event of a rank; a cell whose -inf became NaN is to blame itself."""
         in_time = events.in_time()
         first = in_time[0]
-        if first.soft:
-            for entry, records in events.soft:
-                is_before = entry.end <= first.time and entry.phase == first.phase
-                if is_before and not self._is_mask(entry, records):
-                    return Event(OUTPUT, entry.end, entry, records)
+        for entry, records in events.soft if first.soft else ():
+            is_before = entry.end <= first.time and entry.phase == first.phase
+            # -inf is what a cell usually makes: it did before, or makes only 0 and -inf.
+            of_zero = all(leaf.get("Max") in (0, 0.0) for io, _, leaf in records if io == "output")
+            if is_before and not (of_zero or _maker(entry) in self._masks):
+                return Event(OUTPUT, entry.end, entry, records)
         return first
-
-    def _is_mask(self, entry: EntryView, records: Sequence[Any]) -> bool:
-        """Return whether -inf is what a cell usually makes: before, or of only 0 and -inf."""
-        of_zero = all(leaf.get("Max") in (0, 0.0) for io, _, leaf in records if io == "output")
-        return _maker(entry) in self._masks or of_zero
-
-    def _again(self, found: Found, step: Step, ranks: Iterable[int]) -> CheckFinding:
-        """Return a finding as that of a later step, which has it still."""
-        place = replace(found.finding.place, step=step.number)
-        return replace(found.finding, place=place, last_step=step.number, ranks=tuple(ranks))
 
     def _more(
         self, hard: dict[int, Events], firsts: dict[int, Event], telling: Telling
@@ -221,24 +213,15 @@ class FirstNonFinite:
 
     def _under(self, found: Found, chain: _Chain) -> Found:
         """Return a finding that follows from the one which began a chain."""
-
-        def explained(other: CheckFinding) -> bool:
-            return other.place == chain.place
-
-        return Found(found.finding, found.same, ("non_finite.first",), explained)
+        at = chain.place
+        return replace(
+            found, follows=("non_finite.first",), explained_by=lambda other: other.place == at
+        )
 
 
 def _maker(entry: EntryView) -> str:
     """Return what makes a mask: a cell, or an operator inside one."""
     return f"{entry.around} {entry.cell}" if entry.is_operator else entry.cell
-
-
-def _groups(firsts: Mapping[int, Event]) -> list[Group]:
-    """Return ranks whose first events are the same, together."""
-    found: dict[Any, Group] = {}
-    for rank, event in sorted(firsts.items()):
-        found.setdefault(event.what, Group(event, [])).ranks.append(rank)
-    return [*found.values()]
 
 
 def _is_own(step: Step, event: Event) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import median
-from typing import Any
 
 import numpy as np
 
@@ -39,7 +38,6 @@ from mindrlhf_msprobe.sequences.log_probs import RolloutRows
 from mindrlhf_msprobe.sequences.step_data import Unavailable, array_of
 from mindrlhf_msprobe.sequences.updates import before_zeros
 from mindrlhf_msprobe.storage.columns.columns import Columns
-from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.trends.formulas import CLIP_RANGE
 from mindrlhf_msprobe.trends.rollout_correction import (
@@ -417,23 +415,20 @@ class RolloutGaps:
                 continue
             self._check.checked()
             if other := [rows for rows, _, _ in gaps if rows.other_tokens]:
-                yield self._other_tokens(other)
+                # Tokens were trained that are not the sampled ones.
+                counts = {"count": sum(rows.other_tokens for rows in other)}
+                counts["of"] = sum(len(rows.rollout) for rows in other)
+                yield self._check.finding(
+                    message("check_rl.other_tokens", **counts),
+                    other[0].datum,
+                    severity=Severity.NOTE,
+                    causes=("check_rl.cause_tokenized_again",),
+                    same=("other_tokens", rank),
+                )
             for rows, gap, _ in gaps:
                 if (found := self._finding(rows, gap)) is not None:
                     yield found
                     break
-
-    def _other_tokens(self, found: list[RolloutRows]) -> Found:
-        """Return the remark that tokens were trained that are not the sampled ones."""
-        counts = {"count": sum(rows.other_tokens for rows in found)}
-        counts["of"] = sum(len(rows.rollout) for rows in found)
-        return self._check.finding(
-            message("check_rl.other_tokens", **counts),
-            found[0].datum,
-            severity=Severity.NOTE,
-            causes=("check_rl.cause_tokenized_again",),
-            same=("other_tokens", found[0].datum.rank),
-        )
 
     def _finding(self, rows: RolloutRows, gap: RolloutGap) -> Found | None:
         """Return the finding where a limit is exceeded."""
@@ -445,6 +440,11 @@ class RolloutGaps:
         limit = self._check.threshold("float32" if float32 else "probability")
         if gap.metrics[DIFF_MEAN if float32 else PROBS_MEAN] <= limit:
             return None
+        # Record both networks: their parameters; where those are there, elements.
+        phases = GENERATE, _TRAINING
+        next_step = self._check.next_recording(at, phases=phases, also=PARAMETERS)
+        if not next_step:
+            next_step = self._check.next_recording(at, phases=phases, elements=True)
         return self._check.finding(
             message(
                 "check_rl.rollout_gap",
@@ -456,12 +456,6 @@ class RolloutGaps:
             ),
             at,
             shown={name: gap.metrics[of] for name, of in _SHOWN.items()},
-            next_step=self._next(at),
+            next_step=next_step,
             same=("rollout_gap", at.rank),
         )
-
-    def _next(self, at: Place) -> dict[str, Any] | None:
-        """Return how to record both networks: their parameters; where those are there, elements."""
-        phases = GENERATE, _TRAINING
-        told = self._check.next_recording(at, phases=phases, also=PARAMETERS)
-        return told or self._check.next_recording(at, phases=phases, elements=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,22 +68,15 @@ class RecordedAlike:
             return
         self._known[phase, rank] = now
         for number, (name, path) in enumerate(records.rows.names):
-            if path == "0":
-                shape = records.kinds.shapes[number], records.kinds.dtypes[number]
-                self._take(phase, rank, name, shape, partial(records.place, number))
-
-    def _take(
-        self, phase: str, rank: int, name: str, shape: Any, place: Callable[[], Place]
-    ) -> None:
-        at = phase, name
-        by_rank = self._shapes.get(at)
-        if by_rank is None:
-            if len(self._shapes) >= _MOST_SHAPES:
-                return
-            by_rank = self._shapes[at] = {}
-            self._first[at] = place()
-        if by_rank.setdefault(rank, shape) != shape:
-            by_rank[rank] = _DYNAMIC  # other ones in other steps: a length, a batch of its own
+            at, by_rank = (phase, name), self._shapes.get((phase, name))
+            if path != "0" or (by_rank is None and len(self._shapes) >= _MOST_SHAPES):
+                continue
+            if by_rank is None:
+                by_rank = self._shapes[at] = {}
+                self._first[at] = records.place(number)
+            shape = records.kinds.shapes[number], records.kinds.dtypes[number]
+            if by_rank.setdefault(rank, shape) != shape:
+                by_rank[rank] = _DYNAMIC  # other ones in other steps: a length, a batch of its own
 
     def step(self, step: Step) -> Iterator[Found]:
         """Yield the ranks that recorded less, or ran cells more or less often."""
@@ -100,8 +92,8 @@ class RecordedAlike:
     def _absent(
         self, step: Step, phase: str, by_rank: Mapping[int, Sequence[str]]
     ) -> Iterator[Found]:
-        absent = [rank for rank in step.ranks if rank not in by_rank]
-        absent = [rank for rank in absent if self._should_record(phase, step.number, rank)]
+        lacking = (rank for rank in step.ranks if rank not in by_rank)
+        absent = [rank for rank in lacking if self._should_record(phase, step.number, rank)]
         if absent and len(by_rank) > 1 - (len(step.ranks) == 2):
             said = message("check_ranks.no_phase", ranks=absent, phase=phase)
             at = Place(step.number, absent[0], phase)
@@ -139,15 +131,13 @@ class RecordedAlike:
             cells = [name for name in {**other, **count} if count[name] != other[name]]
             lacking = not set(count) - set(other) and any(not count[name] for name in cells)
             calls = {name: (count[name], other[name]) for name in cells}
-            self._hold(_Held(step.number, rank, usual, phase, lacking, calls, _counts(by_rank)))
-
-    def _hold(self, new: _Held) -> None:
-        at = new.phase, new.rank, new.lacking, frozenset(map(pattern_of, new.calls))
-        held = self._held.get(at)
-        if held is None and len(self._held) < _MOST_HELD:
-            held = self._held[at] = new
-        if held is not None:
-            held.times, held.last_step = held.times + 1, new.step
+            at = phase, rank, lacking, frozenset(map(pattern_of, calls))
+            held = self._held.get(at)
+            if held is None and len(self._held) < _MOST_HELD:
+                held = _Held(step.number, rank, usual, phase, lacking, calls, _counts(by_rank))
+                self._held[at] = held
+            if held is not None:
+                held.times, held.last_step = held.times + 1, step.number
 
     def _differing(self) -> Iterator[Found]:
         """Yield the ranks that ran cells more or less often, but for those that depend on data."""
@@ -301,12 +291,12 @@ def _counts(by_rank: Mapping[int, Sequence[str]]) -> dict[str, int]:
     return {str(rank): len(names) for rank, names in sorted(by_rank.items())}
 
 
-def _hashed(shape: tuple[Any, Any]) -> tuple[Any, ...]:
-    return tuple(shape[0] or ()), shape[1]
-
-
 def _shown(shape: tuple[Any, Any]) -> str:
     return f"{shape[1]}{list(shape[0] or ())}"
+
+
+def _hashed(shape: tuple[Any, Any]) -> tuple[Any, ...]:
+    return tuple(shape[0] or ()), shape[1]
 
 
 def _usual_of(counts: Mapping[int, Counter[str]]) -> int:
@@ -372,20 +362,20 @@ class Replicas:
         for (rank, phase), records in step.parameters.items():
             phases.setdefault(phase, {})[rank] = records
         for phase, of_ranks in phases.items():
-            seen = _Seen(of_ranks)
+            seen = _Seen(step.number, phase, of_ranks)
             if phase not in self._begun and seen.are_several:
                 self._begun.add(phase)
-                yield from self._unlike(step, phase, seen)
+                yield from self._unlike(seen)
             groups = self._groups.setdefault(phase, _Groups())
             diverged: dict[int, list[str]] = {}
             for name, rank in groups.take(seen):
                 diverged.setdefault(rank, []).append(name)
             for rank, names in diverged.items():
-                yield self._differs("parted", step, phase, seen, rank, names)
+                yield self._differs("parted", seen, rank, names)
         self._given.clear()
         self._whole.clear()
 
-    def _unlike(self, step: Step, phase: str, seen: _Seen) -> Iterator[Found]:
+    def _unlike(self, seen: _Seen) -> Iterator[Found]:
         """Yield the ranks that hold other parameters than the rest from the first."""
         known = sorted(rank for rank, floats in seen.tensors.items() if floats.names)
         varied = {
@@ -397,7 +387,7 @@ class Replicas:
         if len(known) < 2 or not varied:
             return
         if len(known) == 2:
-            yield from self._two(step, phase, seen, varied, known)
+            yield from self._two(seen, varied, known)
             return
         alone: dict[int, list[str]] = {}
         for name, identities in varied.items():
@@ -406,40 +396,30 @@ class Replicas:
             if len(single) == 1:
                 alone.setdefault(single[0], []).append(name)
         for rank, names in alone.items():
-            yield self._differs("other_weights", step, phase, seen, rank, names)
+            yield self._differs("other_weights", seen, rank, names)
 
     def _two(
-        self,
-        step: Step,
-        phase: str,
-        seen: _Seen,
-        varied: Mapping[str, Mapping[int, _Identity]],
-        known: Sequence[int],
+        self, seen: _Seen, varied: Mapping[str, Mapping[int, _Identity]], known: Sequence[int]
     ) -> Iterator[Found]:
+        phase = seen.phase
         differ = [name for name, of in varied.items() if len(set(of.values())) > 1]
+        # Few parameters, or all whole matrices: not shards of them.
+        few = len(differ) <= _FEW * len(varied) and not any("expert" in name for name in differ)
+        matrices = {name for name in varied if name in self._whole[phase] and "expert" not in name}
         shapes = all(
             len({tuple(leaf["shape"]) for leaf in seen.leaves(name).values()}) == 1
             for name in differ
         )
-        if not differ or not self._tells(phase, differ, varied):
+        if not differ or not (few or {*(matrices or varied)} <= {*differ}):
             return
         given = [self._given.get((phase, rank)) for rank in known]
         same_data = len({one for one in given if one is not None}) < 2
         if same_data or not shapes:
             self._check.not_checked(message("check_ranks.shards", phase=phase))
             return
-        yield self._differs("other_weights", step, phase, seen, known[1], differ)
+        yield self._differs("other_weights", seen, known[1], differ)
 
-    def _tells(self, phase: str, differ: Sequence[str], varied: Iterable[str]) -> bool:
-        """Return whether few parameters differ, or all whole matrices: not shards of them."""
-        names = [*varied]
-        few = len(differ) <= _FEW * len(names) and not any("expert" in name for name in differ)
-        matrices = [name for name in names if name in self._whole[phase] and "expert" not in name]
-        return few or {*(matrices or names)} <= {*differ}
-
-    def _differs(
-        self, code: str, step: Step, phase: str, seen: _Seen, rank: int, names: Sequence[str]
-    ) -> Found:
+    def _differs(self, code: str, seen: _Seen, rank: int, names: Sequence[str]) -> Found:
         self._check.checked()
         named = sorted(names, key=lambda name: seen.place(name, rank).order)
         first = seen.leaves(named[0])
@@ -464,9 +444,9 @@ class Replicas:
             seen.place(named[0], rank),
             evidence=evidence,
             causes=causes,
-            same=(code, phase, rank),
+            same=(code, seen.phase, rank),
             next_step=self._check.next_recording(
-                Place(step.number, None, phase), first=max(0, step.number - 1)
+                Place(seen.step, None, seen.phase), first=max(0, seen.step - 1)
             ),
         )
 
@@ -480,8 +460,8 @@ class _Seen:
         names: of all of them.
     """
 
-    def __init__(self, records: Mapping[int, Records]) -> None:
-        self.records = records
+    def __init__(self, step: int, phase: str, records: Mapping[int, Records]) -> None:
+        self.step, self.phase, self.records = step, phase, records
         self.tensors = {rank: one.kinds.tensors for rank, one in records.items()}
         first, *others = self.tensors.values()
         alike = all(one is first for one in others)

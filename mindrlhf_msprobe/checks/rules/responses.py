@@ -6,7 +6,7 @@ different enough to learn from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -174,7 +174,9 @@ def identical_completions(step: Step, check: Check) -> Iterator[Found]:
             of = texts_or_rows(prompts[number]) if number < len(prompts) else []
             groups = groups_of(of) if len(of) == len(samples) else {}
             alike = len(set(samples)) == 1
-            if len(samples) < 2 or not (alike or (not greedy and _alike_within(groups, samples))):
+            several = [group for group in groups.values() if len(group) > 1]
+            within = all(len({samples[i] for i in group}) == 1 for group in several)
+            if len(samples) < 2 or not (alike or (not greedy and within and len(several) > 1)):
                 continue
             few = (len(groups) == 1 and seeded) or (greedy and len(groups) < 4)
             yield check.finding(
@@ -184,12 +186,6 @@ def identical_completions(step: Step, check: Check) -> Iterator[Found]:
                 shown={"sample": str(samples[0])[:_SHOWN]},
                 same="identical",
             )
-
-
-def _alike_within(groups: Mapping[Any, Sequence[int]], samples: Sequence[Any]) -> bool:
-    """Return whether the samples of each of several prompts are identical."""
-    several = [group for group in groups.values() if len(group) > 1]
-    return len(several) > 1 and all(len({samples[i] for i in group}) == 1 for group in several)
 
 
 @rule(
@@ -319,14 +315,11 @@ def _goes_on(sample: Sample, sequences: Sequences) -> bool:
     behind = sample.ids[ends[0] + 1 : sample.size]
     if all(token in fills for token in behind.tolist()):
         return False
-    turns = sequences.has_turns
-    return not (turns and sample.trained is not None and not _trained_at_once(sample, ends))
-
-
-def _trained_at_once(sample: Sample, ends: list[int]) -> bool:
-    """Return whether the token right behind one that ends a turn is trained, too."""
     trained = sample.trained
-    return trained is not None and any(trained[n + 1] for n in ends if n + 1 < sample.size)
+    if not sequences.has_turns or trained is None:
+        return True
+    # Whether the token right behind one that ends a turn is trained, too.
+    return any(trained[n + 1] for n in ends if n + 1 < sample.size)
 
 
 def _is_masked_behind(sample: Sample, sequences: Sequences) -> bool:
@@ -411,7 +404,11 @@ def _masks(
     """Yield the masks of responses, as bools, and what is found of each; None: nothing."""
     for datum in step.key_data(LOSS_INPUTS, rank=rank):
         for name, mask, tokens in masks_given_to_loss(datum):
-            yield datum, name, mask, _judged(mask, tokens, sequences)
+            # Over prompts and responses; with one column more of tokens, of the next one each.
+            found = None
+            if tokens is not None and sequences.samples:
+                found = mask_of_tokens(mask, tokens, sequences)
+            yield datum, name, mask, found
     for name in step.keys(rank):
         if is_mask_name(name):
             saves = step.key_data(name, rank=rank)
@@ -439,15 +436,3 @@ def _saved_mask(
         return mask_of_responses(mask, samples, sequences)
     whole = None if datum.key == "mask" else sequences.ids_under(mask, number)
     return None if whole is None else mask_of_tokens(np.stack(mask), whole, sequences)
-
-
-def _judged(mask: np.ndarray, ids: np.ndarray | None, sequences: Sequences) -> JudgedMask | None:
-    """Return what is found of a mask over prompts and responses; None: nothing.
-
-    Args:
-        mask: bool [rows, columns].
-        ids: of its tokens, [rows, columns], or one column more: then it is of the next token each.
-    """
-    if ids is None or not sequences.samples:
-        return None
-    return mask_of_tokens(mask, ids, sequences)

@@ -64,15 +64,13 @@ def texts_or_rows(datum: KeyDatum) -> list[Any]:
         return [value]
     if isinstance(value, np.ndarray):
         value = list(value) if value.ndim == 2 and value.dtype.kind in "iu" else []
-    if not isinstance(value, (list, tuple)):
-        return []
-    return [_sample(item) for item in value]
-
-
-def _sample(item: Any) -> Any:
-    if isinstance(item, np.ndarray) and item.dtype.kind in "iu":
-        return tuple(item.reshape(-1).tolist())
-    return item if isinstance(item, (str, int, float)) else str(item)
+    samples: list[Any] = []
+    for item in value if isinstance(value, (list, tuple)) else ():
+        if isinstance(item, np.ndarray) and item.dtype.kind in "iu":
+            samples.append(tuple(item.reshape(-1).tolist()))
+        else:
+            samples.append(item if isinstance(item, (str, int, float)) else str(item))
+    return samples
 
 
 def groups_of(samples: Sequence[Any]) -> dict[Any, list[int]]:

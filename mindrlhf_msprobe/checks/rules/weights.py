@@ -10,7 +10,6 @@ import math
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,8 +37,6 @@ from mindrlhf_msprobe.storage.columns.rows import Parameters, Records, Rows
 from mindrlhf_msprobe.storage.manifest.run_file import (
     COUNTER,
     Attempt,
-    RunFile,
-    Settings,
     counted_at,
 )
 from mindrlhf_msprobe.storage.place import Place
@@ -143,24 +140,16 @@ def not_synchronised(step: Step, check: Check) -> Iterator[Found]:
         earlier: _Earlier = check.memory.setdefault(str(rank), deque(maxlen=_KEPT))
         for name in _FOLLOWING:
             following = step.parameters.get((rank, name))
-            if following is not None:
-                yield from _other_weights(check, following, training, earlier, name)
+            found, total = ({}, 0) if following is None else _unlike(following, training)
+            if found:
+                since = [_first_step(earlier, p, version) for p, version in found.items()]
+                still = None if None in since else max(s for s in since if s is not None)
+                same = (name,)
+                yield _finding(check, "not_synchronised", found, same, total=total, still=still)
         floats, now = training.kinds.floats, training.fingerprints
         known = earlier[-1] if earlier else None
         if known is None or known[1] is not floats or (known[2] != now).any():
             earlier.append((step.number, floats, now))
-
-
-def _other_weights(
-    check: Check, following: Records, training: Records, earlier: _Earlier, name: str
-) -> Iterator[Found]:
-    """Yield what a network has that the training did not begin the step with."""
-    found, total = _unlike(following, training)
-    if found:
-        since = [_first_step(earlier, p, version) for p, version in found.items()]
-        still = None if None in since else max(step for step in since if step is not None)
-        same = (name,)
-        yield _finding(check, "not_synchronised", found, same, total=total, still=still)
 
 
 def _unlike(one: Records, other: Records) -> tuple[dict[str, Version], int]:
@@ -173,18 +162,20 @@ def _unlike(one: Records, other: Records) -> tuple[dict[str, Version], int]:
     differ = one.fingerprints[first] != other.fingerprints[second]
     if not differ.any():
         return {}, len(first)
-    alike = np.array([*map(partial(_alike, one, other), first, second)], bool)
+    alike = np.array(
+        [
+            one.kinds.dtypes[n] == other.kinds.dtypes[m]
+            and one.kinds.shapes[n] == other.kinds.shapes[m]
+            and bool(one.fingerprints[n] and other.fingerprints[m])
+            for n, m in zip(first, second)
+        ],
+        bool,
+    )
     return _versions(one, first[differ & alike].tolist()), int(alike.sum())
 
 
 def _are_averages(rows: Rows) -> np.ndarray:
     return np.array([_AVERAGE.search(name) is not None for name in rows.parameters], bool)
-
-
-def _alike(following: Records, training: Records, one: int, other: int) -> bool:
-    ours, theirs = following.kinds, training.kinds
-    same = ours.dtypes[one] == theirs.dtypes[other] and ours.shapes[one] == theirs.shapes[other]
-    return same and bool(following.fingerprints[one] and training.fingerprints[other])
 
 
 def _first_step(earlier: _Earlier, name: str, version: Version) -> int | None:
@@ -331,7 +322,12 @@ class Frozen:
             self._before[at] = records.without_leaves()
             if at in step.gradients:
                 known.with_gradient(step.gradients[at])
-            self._idle[at] = _nothing_happens(step, at[0])
+            # No update of the step may move anything: lr 0, or all of them overflowed.
+            rates, overflows = (
+                [value_of(datum) for datum in step.key_data(key, rank=at[0])]
+                for key in ("lr", "overflow")
+            )
+            self._idle[at] = _all(rates, lambda value: value == 0) or _all(overflows, bool)
 
     def end(self) -> Iterator[Found]:
         """Yield what never moved while others did."""
@@ -423,13 +419,6 @@ class _Still:
         return {p: version for p, version in self.first.items() if p in names}
 
 
-def _nothing_happens(step: Step, rank: int) -> bool:
-    """Return whether no update of a step may move anything: lr 0, or all of them overflowed."""
-    rates = [value_of(datum) for datum in step.key_data("lr", rank=rank)]
-    overflows = [value_of(datum) for datum in step.key_data("overflow", rank=rank)]
-    return _all(rates, lambda value: value == 0) or _all(overflows, bool)
-
-
 def _all(values: list[object], holds: object) -> bool:
     try:
         return bool(values) and all(bool(holds(float(value))) for value in values)  # type: ignore
@@ -461,16 +450,12 @@ def zero_gradient(step: Step, check: Check) -> Iterator[Found]:
             yield _finding(check, "zero_gradient", found, at[1:], idle, total=total)
 
 
-def _is_of_optimizer(entry: str) -> bool:
-    return is_optimizer_state(cell_name(entry))
-
-
 @rule(
     "weights.counter",
     needs=(phase(*UPDATE_PHASES), steps(2)),
     severity=Severity.ERROR,
     causes=("check_weights.cause_not_restored",),
-    names=_is_of_optimizer,
+    names=lambda entry: is_optimizer_state(cell_name(entry)),
     live=True,
 )
 class Counter:
@@ -542,19 +527,16 @@ def _not_restored(step: Step) -> dict[tuple[int, str], tuple[float, float]]:
                 continue
             for name, count in settings.counted.items():
                 optimizer = settings.optimizers[name]
-                goes_on = (begins or 0) > (first or 0) and _changed(file, settings, name)
+                # With other weights of its network than the run.
+                role = name.partition(".")[0]
+                weights = [(of.initial_weights or {}).get(role) for of in (file, settings)]
+                changed = None not in weights and weights[0] != weights[1]
+                goes_on = (begins or 0) > (first or 0) and changed
                 counted = goes_on and optimizer.kind in _COUNTING
                 if begins == step.number and count < most.get(name, count) + counted:
                     found[file.rank or 0, name] = most[name], count
                 most[name] = max(most.get(name, count), count)
     return found
-
-
-def _changed(first: RunFile, attempt: Settings, optimizer: str) -> bool:
-    """Return whether an attempt began with other weights of an optimizer's network than a run."""
-    role = optimizer.partition(".")[0]
-    began, begins = ((of.initial_weights or {}).get(role) for of in (first, attempt))
-    return began is not None and begins is not None and began != begins
 
 
 @rule(

@@ -104,21 +104,19 @@ def perform(job: Job, task: Task) -> Result | Failure:
     """Do one task; what goes wrong in it is its result, so that nothing else is lost."""
     try:
         if isinstance(task, StepTask):
-            return tuple(_compared(job, step, task.rank, fold=task.fold) for step in task.steps)
+            results = []
+            for step in task.steps:
+                results.append(compare_step(job, step, task.rank, wholesale=task.fold))
+                if not results[-1].waiting:
+                    results[-1].finish()
+                    if task.fold:
+                        results[-1].fold()
+            return tuple(results)
         if isinstance(task, SpanTask):
             return answer_span(task.cut, task.number)
         return tuple(compare_or_ask(job, work) for work in task.works)
     except Exception as error:
         return Failure(f"{type(error).__name__}: {error}")
-
-
-def _compared(job: Job, step: int, rank: int, *, fold: bool) -> StepResult:
-    result = compare_step(job, step, rank, wholesale=fold)
-    if not result.waiting:
-        result.finish()
-        if fold:
-            result.fold()
-    return result
 
 
 class Engine(ABC):

@@ -172,11 +172,8 @@ def _copy_of_package() -> Callable[[], dict[str, str]]:
             return {"machine": machine, "error": f"{type(error).__name__}: {error}"}
         root = Path(str(mindrlhf_msprobe.__file__)).resolve().parent
         digest = hashlib.sha1(usedforsecurity=False)
-        parts = [root / "findings.py"]
-        for name in ("comparison", "storage"):
-            parts += sorted(p for p in (root / name).rglob("*") if p.suffix in (".py", ".c"))
-        for path in parts:
-            content = path.read_bytes() if path.is_file() else b""
+        for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".c")):
+            content = path.read_bytes()
             digest.update(f"{path.relative_to(root).as_posix()} {len(content)} ".encode())
             digest.update(content)
         return {

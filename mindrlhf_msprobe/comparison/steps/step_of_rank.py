@@ -109,7 +109,12 @@ class Job:
     def cut_of(self, step: int, rank: int) -> CutStep:
         """Read one step, cut to batches of one size; the last one is kept."""
         if (step, rank) not in self._loaded:
-            a, b = self._both(step, rank)
+            if self.laid_out:
+                from mindrlhf_msprobe.comparison.layouts.side import load_both
+
+                a, b = load_both(self.sides, step)  # type: ignore[arg-type]
+            else:
+                a, b = (side.load(step, rank) for side in self.sides)
             a = self.under_names_of_b(a, b)
             across, rules = None, self.mapping
             notes: Messages = ()
@@ -145,13 +150,6 @@ class Job:
     def laid_out(self) -> bool:
         """Whether what several ranks hold is put together."""
         return type(self.sides[0]) is not View
-
-    def _both(self, step: int, rank: int) -> tuple[StepData, StepData]:
-        if self.laid_out:
-            from mindrlhf_msprobe.comparison.layouts.side import load_both
-
-            return load_both(self.sides, step)  # type: ignore[arg-type]
-        return self.sides[0].load(step, rank), self.sides[1].load(step, rank)
 
     def under_names_of_b(self, a: StepData, b: StepData) -> StepData:
         """Return A's data, or a repetition's, under B's names, from which mapping files lead."""
@@ -231,7 +229,12 @@ class PairWork:
     def bytes(self) -> int:
         """How many bytes of tensors are read, at most."""
         records = (self.a, self.b, *self.repetitions)
-        return sum(_stored_bytes(record) for record in records if record is not None)
+        claimed = (
+            math.prod(r.leaf.shape or (1,)) * _ITEM_BYTES.get(r.leaf.dtype or "", 4)
+            for r in records
+            if r is not None and r.location is not None
+        )
+        return sum(min(count, bounds.TENSOR) for count in claimed)
 
 
 @dataclass(frozen=True)
@@ -380,7 +383,13 @@ def compare_step(job: Job, step: int, rank: int, *, wholesale: bool = False) -> 
     result = StepResult(step, rank, [], positions or _positions(plan.pairs), notes=plan.notes)
     if counted is not None:
         result.counted, result.whole = counted.counted, False
-    _settle_light(job, result, _walk(job, plan, result, left_out, repetitions))
+    works = _walk(job, plan, result, left_out, repetitions)
+    heavy = sum(work.bytes for work in works) > job.span_bytes
+    # Of a step with many bytes those pairs wait that have any.
+    result.waiting = tuple(work for work in works if heavy and work.bytes)
+    for work in works:
+        if not (heavy and work.bytes):
+            result.settle(compare_pair(job, work))
     result.count_records()
     if counted is not None and job.chosen.first_only and (result.waiting or result.diverged):
         return compare_step(job, step, rank)  # it ends in the middle
@@ -433,18 +442,6 @@ def _walk(
     own = (CoverageGap("", only_in, n, why) for (why, only_in), n in gaps.items())
     result.gaps = gathered((*own, *result.gaps))
     return works
-
-
-def _settle_light(job: Job, result: StepResult, works: Sequence[PairWork]) -> None:
-    """Compare pairs here; of a step with many bytes those that have any wait."""
-    heavy = sum(work.bytes for work in works) > job.span_bytes
-    waiting = []
-    for work in works:
-        if heavy and work.bytes:
-            waiting.append(work)
-        else:
-            result.settle(compare_pair(job, work))
-    result.waiting = tuple(waiting)
 
 
 def compare_whole_step(job: Job, step: int, rank: int) -> StepResult:
@@ -514,13 +511,6 @@ def _by_noise(work: PairWork, found: PairFound, elements: Elements) -> tuple[Pai
             count = sum(record is not None for record in work.repetitions)
             by = (message("tolerance.noise", repetitions=count),)
     return (status, metrics, (*notes, said)), by
-
-
-def _stored_bytes(record: Record) -> int:
-    if record.location is None:
-        return 0
-    claimed = math.prod(record.leaf.shape or (1,)) * _ITEM_BYTES.get(record.leaf.dtype or "", 4)
-    return min(claimed, bounds.TENSOR)
 
 
 _DTYPES = map(np.dtype, np.typecodes["AllInteger"] + "?efdFD")

@@ -129,7 +129,14 @@ def tally_of(
         elif finding.suspicions and non_finite_of(finding) is not None:
             both.append(index)
             bad += [index] * is_unhealthy(finding, overflowed=overflowed)
-    phases = _phases(findings, counted)
+    begun = [
+        (index, finding.phase)
+        for index, finding in enumerate(findings)
+        if finding is not None and finding.entry and finding.phase
+    ]
+    # What was counted before the n-th finding comes before it.
+    order = sorted([*counted.phases, *begun], key=itemgetter(0))
+    phases = tuple(dict.fromkeys(phase for _, phase in order))
     counts[Status.IDENTICAL.value] += sum(counted.identical.values())
     return Tally(
         {status: number for status, number in counts.items() if number},
@@ -153,18 +160,6 @@ def _several(
         return Several()
     order = *positions[found[0]], *_within(finding, findings[: found[0]])
     return Several(len(found), First(finding, order))
-
-
-def _phases(findings: Sequence[Finding | None], counted: Counted) -> tuple[str, ...]:
-    """Return the phases whose cells were compared, in the order of their first entries."""
-    begun = [
-        (index, finding.phase)
-        for index, finding in enumerate(findings)
-        if finding is not None and finding.entry and finding.phase
-    ]
-    # What was counted before the n-th finding comes before it.
-    order = sorted([*counted.phases, *begun], key=itemgetter(0))
-    return tuple(dict.fromkeys(phase for _, phase in order))
 
 
 def _within(finding: Finding, before: Sequence[Finding | None]) -> tuple[float, ...]:

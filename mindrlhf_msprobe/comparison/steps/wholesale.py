@@ -189,22 +189,17 @@ def _alike(phase: str, a: Columns | None, b: Columns | None) -> _Alike | None:
             return None
         order = np.array([there[name] for name in a.layout.names], np.intp)
     other = _Side(b, order)
-    if not _stand_alike(own, other) or _operators_differ(own, other):
+    # Entries stand alike among the others, but for their time.
+    heads = ((one.parents, one.openings, one.tokens) for one in (a.heads, b.heads))
+    if not ((own.ends < 0) == (other.ends < 0)).all() or _operators_differ(own, other):
+        return None
+    if any(ours != [theirs[n] for n in order.tolist()] for ours, theirs in zip(*heads)):
         return None
     return _Alike(phase, (own, other), _are_identical(own, other), {})
 
 
 def _are_plain(layout: Layout) -> bool:
     return all(map(has_plain_call, layout.names))
-
-
-def _stand_alike(a: _Side, b: _Side) -> bool:
-    """Return whether entries stand alike among the others, but for their time."""
-    if not ((a.ends < 0) == (b.ends < 0)).all():
-        return False
-    order = b.order.tolist()
-    fields = ((one.parents, one.openings, one.tokens) for one in (a.columns.heads, b.columns.heads))
-    return all(own == [other[n] for n in order] for own, other in zip(*fields))
 
 
 def _operators_differ(a: _Side, b: _Side) -> bool:
@@ -274,7 +269,7 @@ class _Events:
         there = np.flatnonzero(np.r_[np.full(len(self.seqs), True), times[len(self.seqs) :] >= 0])
         keys = [times[there]]
         if len({*keys[0].tolist()}) < len(there):  # of those at one time the name decides
-            names = [name for side in phases for name in _names_of(side)]
+            names = [side.columns.layout.names[n] for side in phases for n in side.order.tolist()]
             of = {name: number for number, name in enumerate(sorted({*names}))}
             keys.insert(0, np.array([of[name] for name in names] * 2, np.intp)[there])
         self.order = there[np.lexsort(keys)]
@@ -307,11 +302,6 @@ class _Events:
 
 def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
-
-
-def _names_of(side: _Side) -> list[str]:
-    names = side.columns.layout.names
-    return [names[number] for number in side.order.tolist()]
 
 
 class _Shown(NamedTuple):

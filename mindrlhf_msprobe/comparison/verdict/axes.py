@@ -7,7 +7,7 @@ its cells were built with. An axis that common layouts of these sizes call other
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +15,11 @@ from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.preflight.networks import attributes_of, role_of
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
-from mindrlhf_msprobe.comparison.verdict.history import StepFindings
+from mindrlhf_msprobe.comparison.verdict.history import StepFindings, of_entries
 from mindrlhf_msprobe.findings import Inside
 from mindrlhf_msprobe.phases import INPUT_KEYS, LOG_PROB, OLD_LOG_PROB, REF_LOG_PROB
 from mindrlhf_msprobe.storage.operators import is_operator
-from mindrlhf_msprobe.storage.records import Entry, Record
+from mindrlhf_msprobe.storage.records import Entry
 
 SAMPLE, TOKEN, HEAD = "sample", "token", "head"
 CHANNEL, TOKEN_ID, ROW = "channel", "token_id", "row"
@@ -123,12 +123,18 @@ def _samples(first: FirstDifference) -> set[int]:
 
 
 def _of_entry(first: FirstDifference, shape: Sequence[int]) -> dict[int, str]:
-    entry, record, run = first.entry, first.record, first.runs[0]
-    assert entry is not None
+    entry, record, run = first.called, first.record, first.runs[0]
     if is_operator(entry.name):  # any layout may lie between two operators
         return {}
     attributes = attributes_of(run, role_of(run, first.finding.rank, entry.phase), entry.cell)
-    sizes = _sizes_of(attributes)
+    heads, channels = _values(attributes, _HEADS), _values(attributes, _CHANNELS)
+    sizes = {
+        HEAD: heads,
+        CHANNEL: channels,
+        _HEAD_SIZE: _values(attributes, _HEAD_SIZES)
+        | {c // h for c in channels for h in heads if c % h == 0},
+        TOKEN_ID: _values(attributes, _VOCABULARY),
+    }
     if record.io not in ("input", "output"):
         return _named(shape, _OF_PARAMETERS, sizes)
     # In a backward pass, what arrives has the shape of the output.
@@ -148,18 +154,6 @@ def _of_entry(first: FirstDifference, shape: Sequence[int]) -> dict[int, str]:
     return _named(shape, ((SAMPLE, TOKEN),) if is_ids else _LAYOUTS, sizes) | channel
 
 
-def _sizes_of(attributes: Sequence[Mapping[str, Any]]) -> dict[str, set[int]]:
-    """Return the sizes that axes have by what a cell, and those around it, were built with."""
-    heads, channels = _values(attributes, _HEADS), _values(attributes, _CHANNELS)
-    cut = {c // h for c in channels for h in heads if c % h == 0}
-    return {
-        HEAD: heads,
-        CHANNEL: channels,
-        _HEAD_SIZE: _values(attributes, _HEAD_SIZES) | cut,
-        TOKEN_ID: _values(attributes, _VOCABULARY),
-    }
-
-
 def _values(attributes: Sequence[Mapping[str, Any]], names: Collection[str]) -> set[int]:
     found = (value for own in attributes for name, value in own.items() if name in names)
     return {value for value in found if type(value) is int and value > 1}
@@ -168,8 +162,14 @@ def _values(attributes: Sequence[Mapping[str, Any]], names: Collection[str]) -> 
 def _token_ids(step: StepFindings, entry: Entry) -> set[tuple[int, int]]:
     """Return the shapes of the token ids that the network was given when the entry ran."""
     found: set[tuple[int, int]] = set()
+    # What cells were given in integers in the same opening of the phase, and token.
+    of_opening = of_entries(
+        step.pairs, entry.phase, opening=entry.opening, direction="forward", io="input"
+    )
     given = [
-        (record, where, record.leaf.shape or ()) for record, where in _inputs_beside(step, entry)
+        (pair.record, where, pair.record.leaf.shape or ())
+        for pair, _, where in of_opening
+        if where.token == entry.token and pair.record.leaf.is_integer
     ]
     embedded = {
         shape
@@ -182,17 +182,6 @@ def _token_ids(step: StepFindings, entry: Entry) -> set[tuple[int, int]]:
             if _IDS.search(argument) or shape in embedded:
                 found.add((shape[0], shape[1]))
     return found
-
-
-def _inputs_beside(step: StepFindings, entry: Entry) -> Iterator[tuple[Record, Entry]]:
-    """Yield what cells were given in integers in the same opening of the phase, and token."""
-    for pair, _ in step.pairs:
-        other = pair.entry
-        if other is None or other.direction != "forward" or pair.record.io != "input":
-            continue
-        same = (other.phase, other.opening) == (entry.phase, entry.opening)
-        if same and other.token == entry.token and pair.record.leaf.is_integer:
-            yield pair.record, other
 
 
 def _named(

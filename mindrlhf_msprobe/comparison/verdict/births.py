@@ -13,11 +13,11 @@ import numbers
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
 from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.comparison.pairing.operators import forward_of
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.history import of_entries
 from mindrlhf_msprobe.comparison.verdict.occasion import beside_operator, place_of
 from mindrlhf_msprobe.findings import Birth, Finding, Status
 from mindrlhf_msprobe.storage.arrays.npy import roundoff
@@ -91,34 +91,23 @@ def born(first: FirstDifference) -> Birth | None:
     if not 0 < apart.relative <= _GROWTH * apart.unit:
         return None
     values: dict[tuple[str, str], list[Finding]] = defaultdict(list)
-    for pair, found in first.pairs:
-        if found is not None and pair.entry is not None:
-            values[pair.entry.phase, pair.entry.name].append(found)
-    seen = set()
-    for pair, found in first.pairs[first.index + 1 :]:
-        other = pair.entry
-        if found is None or other is None or found.status.agrees or found.io != "output":
-            continue
-        place = other.phase, other.name
-        if place not in seen and is_operator(other.name) and other.name != entry.name:
-            seen.add(place)
-            birth = _birth(first, other, values)
-            if birth is not None:
-                return birth
-    return None
+    for _, found, other in of_entries(first.pairs):
+        if found is not None:
+            values[other.phase, other.name].append(found)
+    differing = {  # the operators behind it, each once
+        (other.phase, other.name): other
+        for _, found, other in of_entries(first.pairs[first.index + 1 :])
+        if found is not None and not found.status.agrees and found.io == "output"
+        if is_operator(other.name) and other.name != entry.name
+    }
+    births = (_birth(first, other, values) for other in differing.values())
+    return next((birth for birth in births if birth is not None), None)
 
 
 def born_reasons(birth: Birth) -> Messages:
     """Say where the error is born, and what may be to blame beside the operator."""
-    said = message(
-        "explanation.born",
-        record=birth.record,
-        operator=birth.operator,
-        cell=birth.cell,
-        line=birth.line,
-        distance=birth.distance,
-        entered=birth.entered,
-    )
+    names = ("record", "operator", "cell", "line", "distance", "entered")
+    said = message("explanation.born", **{name: getattr(birth, name) for name in names})
     return (said, *birth.beside)
 
 
@@ -126,7 +115,8 @@ def _birth(
     first: FirstDifference, entry: Entry, values: dict[tuple[str, str], list[Finding]]
 ) -> Birth | None:
     """Return the birth of the error in an operator, if it is born there."""
-    words, backward = _words(entry.name), entry.direction == "backward"
+    operator, backward = parse_operator(entry.name), entry.direction == "backward"
+    words = {word.lower() for word in _WORD.findall(operator.name)} if operator else set()
     if words & _STEPS:
         return None
     own = values[entry.phase, entry.name]
@@ -152,8 +142,9 @@ def _birth(
         if backward and words & _KINKS and _may_be_flipped(found):
             continue
         share = (relative + max(unit, _unit(found))) * _size(found)
-        if _jumps(found, _GROWTH * max(share, amount)):
-            place: dict[str, Any] = place_of(first, entry.name)
+        # Further apart than inputs and rounding can make it.
+        jumps = _GROWTH * max(share, amount) < _distance(found) < math.inf
+        if found.status is Status.NON_FINITE or (found.status is Status.DIFFERENT and jumps):
             return Birth(
                 phase=entry.phase,
                 record=found.record,
@@ -161,16 +152,9 @@ def _birth(
                 distance=_distance(found) / _size(found) if _size(found) else math.inf,
                 entered=relative,
                 beside=beside_operator(entry),
-                **place,
+                **place_of(first, entry.name),
             )
     return None
-
-
-def _jumps(found: Finding, most: float) -> bool:
-    """Return whether an output is further apart than inputs and rounding can make it."""
-    if found.status is Status.NON_FINITE:
-        return True
-    return found.status is Status.DIFFERENT and most < _distance(found) < math.inf
 
 
 def _may_be_flipped(found: Finding) -> bool:
@@ -187,12 +171,6 @@ def _together(findings: Iterable[Finding]) -> _Apart:
         else:
             apart.relative = math.inf
     return apart
-
-
-def _words(entry: str) -> set[str]:
-    """Return the words of an operator's name."""
-    operator = parse_operator(entry)
-    return {word.lower() for word in _WORD.findall(operator.name)} if operator else set()
 
 
 def _is_floating(finding: Finding) -> bool:

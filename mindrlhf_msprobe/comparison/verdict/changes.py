@@ -1,12 +1,15 @@
 """One change of a cell that may explain a first difference.
 
 A normalisation with another epsilon, tables of a rotary position embedding made of another base, a
-parameter that one run holds in the place of another one.
+parameter that one run holds in the place of another one, values that were divided by another
+standard deviation.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +17,9 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, part
+from mindrlhf_msprobe.comparison.verdict.history import of_entries
 from mindrlhf_msprobe.findings import Change
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record, cell_name
 
 _DTYPES = ("Float32", "Float64")
@@ -53,22 +56,20 @@ def _operands(first: FirstDifference) -> tuple[dict[str, Record], dict[str, Reco
     place = (first.event.phase, first.event.name)
     pairs = [("y", first.pair)]
     for pair, finding in first.before:
-        if (pair.event.phase, pair.event.name) == place and finding and finding.status.agrees:
-            pairs.append((_name(pair.record), pair))
+        io, path = pair.record.io, pair.record.path
+        if (pair.event.phase, pair.event.name) != place or not finding:
+            continue
+        if finding.status.agrees and io == "parameters":
+            name = "weight" if path in _WEIGHTS else "bias" if path in _BIASES else path
+            pairs.append((name, pair))
+        elif finding.status.agrees and (io, path) == ("input", "0"):
+            pairs.append(("x", pair))
     sides = ("a", "b")
     found: list[dict[str, Record]] = [
         {name: record for name, pair in pairs if name and (record := getattr(pair, side))}
         for side in sides
     ]
     return found[0], found[1]
-
-
-def _name(record: Record) -> str:
-    """Return what the formula calls a record; "" of what is not in it."""
-    if record.io != "parameters":
-        return "x" if (record.io, record.path) == ("input", "0") else ""
-    path = record.path
-    return "weight" if path in _WEIGHTS else "bias" if path in _BIASES else path
 
 
 def _epsilon(records: Mapping[str, Record]) -> tuple[float, float] | None:
@@ -232,12 +233,11 @@ def elsewhere(first: FirstDifference) -> Change | None:
     pair = first.pair
     if pair.a is None or pair.b is None:
         return None
-    phase = first.finding.phase
     places: dict[str, str] = {}
-    for other, finding in first.pairs:
-        if finding is None or (finding.phase, finding.io) != (phase, "parameters"):
+    for other, finding, _ in of_entries(first.pairs, first.finding.phase, io="parameters"):
+        if finding is None or other.a is None or other.b is None:
             continue
-        if other.a is None or other.b is None or _named(other.a) == _named(pair.a):
+        if _named(other.a) == _named(pair.a):
             continue
         moved_there = _is_one(pair.a, other.b) and not _is_one(pair.a, other.a)
         if "b" not in places and moved_there:
@@ -256,7 +256,11 @@ def _named(record: Record) -> str:
 def _is_one(a: Record, b: Record) -> bool:
     """Return whether two records are one tensor: by elements, else by statistics."""
     x, y = a.leaf, b.leaf
-    if x.shape != y.shape or x.dtype != y.dtype or not _may_be_one(x, y):
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return False
+    if not all(map(is_finite, (x.max, x.min, x.norm, y.max, y.min, y.norm))) or x.max == x.min:
+        return False  # one number everywhere tells nothing
+    if (x.max, x.min) != (y.max, y.min) or abs(x.norm - y.norm) > _NEARLY_EQUAL * abs(x.norm):
         return False
     if x.fingerprint is not None and y.fingerprint is not None:
         return x.fingerprint == y.fingerprint
@@ -268,10 +272,80 @@ def _is_one(a: Record, b: Record) -> bool:
         return False
 
 
-def _may_be_one(a: Leaf, b: Leaf) -> bool:
-    """Return whether two tensors, not of one number alone, have the same statistics."""
-    values = (a.max, a.min, a.norm, b.max, b.min, b.norm)
-    if not all(map(is_finite, values)) or a.max == a.min:
-        return False
-    same = (a.max, a.min) == (b.max, b.min)
-    return same and abs(a.norm - b.norm) <= _NEARLY_EQUAL * abs(a.norm)
+_MOST_EPSILON = 0.05  # of the deviation
+_OF_FLOAT32 = 4e-7  # of a deviation of float32
+_CENTRED = 1e-5  # of a deviation: what a mean of nothing may be
+_FEWEST = 4  # values that tell
+_MOST_STANDARDISED = 1 << 22
+
+
+def standardised(a: np.ndarray, b: np.ndarray) -> Change | None:
+    """Return that two arrays are the same values, standardised by unlike standard deviations.
+
+    They were divided by n in one run and by n − 1 in the other. A small epsilon, beside the
+    deviation or beside the variance under the root, makes the factor another one in each group, and
+    none of them √(n / (n − 1)). It is solved for: values divided by their own deviation would have
+    one of 1.
+
+    The change: `a` and `b` are the ddof of each run, `n` how many values a group has, and `epsilon`
+    the smallest and the largest one, of the deviation of their group, or where it stands under the
+    root (`root`) of the variance; empty where there is none.
+    """
+    if a.dtype.kind != "f" or a.itemsize < 4 or not _FEWEST <= a.size <= _MOST_STANDARDISED:
+        return None
+    for x, y in _groups(a.astype(np.float64), b.astype(np.float64)):
+        n = x.shape[1]
+        for ddof in (0, 1) if n > 1 and x.size >= _FEWEST else ():
+            less, more = (x, y) if ddof == 0 else (y, x)
+            for power in (1, 2):
+                epsilons = _epsilons_of(less, more, power)
+                if epsilons is None:
+                    continue
+                known: dict[str, Any] = {"a": ddof, "b": 1 - ddof, "n": n}
+                known["epsilon"] = [*epsilons] if max(epsilons) > 2 * power * _OF_FLOAT32 else []
+                return Change("ddof", known | ({"root": True} if power > 1 else {}))
+    return None
+
+
+def _groups(a: np.ndarray, b: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield how values may have been standardised together: [groups, values of each]."""
+    counted = (a != 0) & (b != 0)  # a mask leaves 0
+    if not counted.any() or not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return
+    yield a[counted][None], b[counted][None]
+    if a.ndim == 2:
+        if counted.all() and _centred(a, b):
+            yield a, b
+            yield a.T, b.T
+        # One value a sample, the same for each of its tokens.
+        a, b = (np.abs(x).max(axis=1) * np.sign(x.sum(axis=1)) for x in (a, b))
+    for n in range(2, a.size + 1) if a.ndim == 1 and _centred(a, b) else ():
+        if a.size % n == 0:
+            yield a.reshape(-1, n), b.reshape(-1, n)
+
+
+def _centred(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether the mean of all values is 0, as it is where each group has a mean of 0."""
+    return all(abs(x.mean()) <= 2 * _CENTRED for x in (a, b))
+
+
+def _epsilons_of(less: np.ndarray, more: np.ndarray, power: int) -> tuple[float, float] | None:
+    """Return the smallest and the largest epsilon over the groups, of their deviations.
+
+    Args:
+        less: of the run that divides by n.
+        more: of the one that divides by n − 1.
+        power: 2 where it stands beside the variance, of which it is then.
+    """
+    n = less.shape[1]
+    if any((np.abs(x.mean(axis=1)) > _CENTRED).any() for x in (less, more)):
+        return None
+    deviations = [np.sqrt((x * x).sum(axis=1) / m) for x, m in ((less, n), (more, n - 1))]
+    if any((d <= 1 / (1 + _MOST_EPSILON)).any() for d in deviations):
+        return None
+    of_less, of_more = (d**-power - 1.0 for d in deviations)
+    of_more = of_more * math.sqrt(n / (n - 1)) ** power  # of the same deviation as the other one
+    rounding = 2 * power * _OF_FLOAT32
+    if (np.abs(of_less - of_more) > rounding).any() or (of_less < -rounding).any():
+        return None
+    return float(max(of_less.min(), 0.0)), float(of_less.max())

@@ -10,7 +10,7 @@ from typing import Any
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import SCHEMA, Divergence, Earlier, Outcome, Relation
-from mindrlhf_msprobe.phases import SET_KEYS, KeyDataHome, key_data_home
+from mindrlhf_msprobe.phases import SET_KEYS, key_data_home
 from mindrlhf_msprobe.storage.layout import UnreadError
 from mindrlhf_msprobe.storage.manifest.run_file import refuse_other_schema
 from mindrlhf_msprobe.storage.records import cell_name, direction_of, is_optimizer_state
@@ -108,12 +108,9 @@ def relation(earlier: Earlier, first: Divergence | None) -> Relation:
         return Relation.SAME if same else Relation.ELSEWHERE
     if earlier.phase != first.phase:
         return Relation.BEFORE
-    key = earlier.record
-    return _to_key(key_data_home(key) or key_data_home(key.partition(".")[0]), key, first.entry)
-
-
-def _to_key(home: KeyDataHome | None, key: str, entry: str) -> Relation:
-    """Return how an entry stands to a key that was named in its phase."""
+    # A key was named in the phase of the entry.
+    key, entry = earlier.record, first.entry
+    home = key_data_home(key) or key_data_home(key.partition(".")[0])
     if key in SET_KEYS:
         return Relation.ELSEWHERE
     if home is None or not (home.before_phase or home.forward):

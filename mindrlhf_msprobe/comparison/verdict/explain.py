@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -43,6 +43,7 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
     part,
     status,
 )
+from mindrlhf_msprobe.comparison.verdict.history import of_entries
 from mindrlhf_msprobe.comparison.verdict.inside import inside
 from mindrlhf_msprobe.comparison.verdict.made_of import (
     made_of_output,
@@ -66,7 +67,6 @@ from mindrlhf_msprobe.comparison.verdict.occasion import (
     other_attributes,
     place_of,
 )
-from mindrlhf_msprobe.comparison.verdict.recorded_late import recorded_late
 from mindrlhf_msprobe.findings import Cause, Culprit, Divergence, Finding, Preflight, Status
 from mindrlhf_msprobe.phases import INPUT_KEYS, PROMPTS, key_data_home, phase_table, role_of
 from mindrlhf_msprobe.storage.manifest.run_file import COUNTER, counted_at
@@ -131,9 +131,11 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
         why, hint = (message("explanation.state_of_resumed"), *resumed), ()
     if culprit is not None:
         why = culprit_reasons(culprit, finding, why)
-    why = (*why, *recorded_late(first), *occasion_reasons(occasion, finding))
-    why = (*why, *history.in_two_roles(finding))
-    birth = None if cause is Cause.FILE or by_name else born(first)
+    earlier = first.step.plan.pairs[first.index]
+    if earlier is not first.pair:  # recorded before it, a parameter, and may come of it
+        why = (*why, message("explanation.recorded_late", record=earlier.record.name))
+    why = (*why, *occasion_reasons(occasion, finding), *history.in_two_roles(finding))
+    birth = born(first)
     if birth is not None:
         why = (*why, *born_reasons(birth))
     metrics = None if first.record.leaf.type == "str" else finding.metrics  # bytes of a text
@@ -154,31 +156,12 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
     )
 
 
-def _state(first: FirstDifference) -> Message:
-    """Say what is known of the update after which the state of an optimizer differs."""
-    entry, step, history = first.entry, first.finding.step, first.history
-    assert entry is not None
-    gradients = any(
-        found is not None
-        and pair.entry is not None
-        and (pair.entry.phase, pair.entry.direction) == (entry.phase, PARAMETERS_GRAD)
-        for pair, found in first.before
-    )
-    compared = history.before(step)[:1] == [step - 1]
-    kept = compared and all(
-        any(other.name == entry.name for other in view.entries(entry.phase, step - 1, history.rank))
-        for view in history.sides
-    )
-    return message("explanation.optimizer_state", gradients=gradients, before=kept, step=step - 1)
-
-
 def _resumed(first: FirstDifference, preflight: Preflight) -> Messages:
     """Return which run went on with another state of the optimizer than the one that differs.
 
     As the runs' settings say, or as its own state after the step before says.
     """
-    step, entry, history = first.finding.step, first.entry, first.history
-    assert entry is not None
+    step, entry, history = first.finding.step, first.called, first.history
     if said := resumed_otherwise(preflight, step, at_step=True):
         return said
     for name, view in zip("AB", history.sides):
@@ -203,8 +186,12 @@ def _proposed(
     first: FirstDifference, origin: str | None, culprit: Culprit | None
 ) -> dict[str, Any]:
     """Return what to record next, and what that takes, as `Divergence` has it."""
+    settings = None
+    is_decided = culprit is not None and culprit.code in DECIDED
     # What was left out of the comparison is on disk: comparing it comes first.
-    settings = None if first.left_out or first.is_of_state else _next(first, origin, culprit)
+    if not (is_decided or first.left_out or first.is_of_state):
+        update = culprit and next_update(culprit, first)
+        settings = update or with_phases(culprit, next_step(first, origin), first)
     whole, estimated = size_of_next(settings, first)
     size = whole
     if settings is not None:
@@ -216,16 +203,6 @@ def _proposed(
         "next_step_estimated": estimated,
         "next_step_whole": whole if size != whole else None,
     }
-
-
-def _next(
-    first: FirstDifference, origin: str | None, culprit: Culprit | None
-) -> dict[str, Any] | None:
-    """Return what to record next, as far as the culprit is not found."""
-    if culprit is not None and culprit.code in DECIDED:
-        return None
-    update = culprit and next_update(culprit, first.finding, first.config)
-    return update or with_phases(culprit, next_step(first, origin), first.config)
 
 
 def _source(first: FirstDifference, origin: str | None) -> str:
@@ -241,12 +218,7 @@ def _source(first: FirstDifference, origin: str | None) -> str:
     return ": ".join(filter(None, [where.rstrip(", "), line.strip()]))
 
 
-def _left_out(first: FirstDifference) -> bool:
-    """Return whether the caller left records out before it, which are not known to agree."""
-    return bool(first.left_out) and first.finding.key not in PROMPTS
-
-
-@rule(_left_out, both_hold)
+@rule(both_hold, lambda first: bool(first.left_out) and first.finding.key not in PROMPTS)
 def _chosen(first: FirstDifference) -> _Explained:
     """Explain the first difference among the records that the caller wanted compared."""
     unseen, at_end = first.left_out, first.event.kind == END
@@ -318,7 +290,7 @@ def not_reached(
 
 def _phases_compared(first: FirstDifference) -> set[str]:
     """Return the phases of which cells were compared before the divergence."""
-    return {p.entry.phase for p, f in first.before if f is not None and p.entry}
+    return {entry.phase for _, f, entry in of_entries(first.before) if f is not None}
 
 
 @rule(status(Status.UNREADABLE))
@@ -374,7 +346,18 @@ def _output_in_one_run(first: FirstDifference) -> _Explained:
 
 @rule(event(END), lambda first: first.is_of_state)
 def _state_of_optimizer(first: FirstDifference) -> _Explained:
-    return Cause.PARAMETER, first.origin, (_state(first),)
+    """Explain what is known of the update after which the state of an optimizer differs."""
+    entry, before, history = first.called, first.finding.step - 1, first.history
+    gradients = any(
+        found is not None
+        for _, found, _ in of_entries(first.before, entry.phase, direction=PARAMETERS_GRAD)
+    )
+    kept = history.before(before + 1)[:1] == [before] and all(
+        any(other.name == entry.name for other in view.entries(entry.phase, before, history.rank))
+        for view in history.sides
+    )
+    said = message("explanation.optimizer_state", gradients=gradients, before=kept, step=before)
+    return Cause.PARAMETER, first.origin, (said,)
 
 
 @rule(event(END), direction(PARAMETERS_GRAD))
@@ -411,13 +394,14 @@ def _cell(first: FirstDifference) -> _Explained:
     if entry.direction == "backward":
         given = "gradient"
     inside = (entry.phase, entry.name) in {(phase, of) for (phase, _), of in parents.items()}
+    recorded = all(config is None or config.parameters for config in configs(first.runs))
     computed = message("explanation.cell_computed", given=given, inside=inside)
     if masks := _masks_not_compared(first, entry.name):
         computed = message("explanation.computed_or_mask", masks=masks)
     why = (
         computed,
         *_doubt(first, entry.name),
-        *_doubt_about_parameters(first),
+        *([] if recorded else [message("explanation.but_no_parameters")]),
         *_doubt_about_agreement(first),
         *_doubt_about_opaque(first),
     )
@@ -467,31 +451,23 @@ def _container(first: FirstDifference) -> _Explained:
 def _entered(first: FirstDifference, entry: Entry) -> Message:
     """Say where a cell that lies in no other recorded one has its other input from."""
     phase, gradient = entry.phase, entry.direction == "backward"
-    earlier = sum(
-        f is not None and p.entry is not None and p.entry.phase == phase for p, f in first.before
-    )
+    earlier = sum(f is not None for _, f, _ in of_entries(first.before, phase))
     if earlier:
         code = "explanation.gradient_after" if gradient else "explanation.input_after"
         if is_operator(entry.name):
             code = f"{code}_operators"
         return message(code, records=earlier, phase=phase)
-    if first.filtered and (said := _entered_what_is_recorded(first, entry)) is not None:
-        return said
+    if first.filtered:  # the first that was recorded of several, where it did not begin the phase
+        if is_operator(entry.name):
+            return message("explanation.first_recorded_operator", phase=phase)
+        if not _known(first, entry.name):
+            return message("explanation.first_recorded_cell", phase=phase)
+        if gradient or entry.cell != ROOT:
+            return message("explanation.gradient" if gradient else "explanation.input")
     if entry.token:
         code = "explanation.token_input" if first.filtered else "explanation.first_token"
         return message(code, token=entry.token)
     return message("explanation.phase_input", phase=phase)
-
-
-def _entered_what_is_recorded(first: FirstDifference, entry: Entry) -> Message | None:
-    """Say it of the first that was recorded of several; None where it began the phase."""
-    if is_operator(entry.name):
-        return message("explanation.first_recorded_operator", phase=entry.phase)
-    if not _known(first, entry.name):
-        return message("explanation.first_recorded_cell", phase=entry.phase)
-    if entry.direction == "backward":
-        return message("explanation.gradient")
-    return message("explanation.input") if entry.cell != ROOT else None
 
 
 def _missing_as_a_whole(first: FirstDifference) -> bool:
@@ -518,19 +494,13 @@ def _absence(first: FirstDifference, container: str | None = None) -> Message:
         if lacks(p for p, _ in first.pairs if p.event == first.event):
             return message("explanation.saved_in_one_run")
         return message("explanation.other_elements", key=first.event.name)
-    if lacks(_of_phase(first)):
+    # Those that count: with a finding, or of both runs.
+    of_phase = of_entries(first.pairs, first.event.phase)
+    if lacks(p for p, f, _ in of_phase if f is not None or None not in (p.a, p.b)):
         return message("explanation.nothing_of_phase", run=missing, phase=first.finding.phase)
     called = is_operator(first.entry.name)
     code = "explanation.called_in_one_run" if called else "explanation.ran_in_one_run"
     return message(code, container=container)
-
-
-def _of_phase(first: FirstDifference) -> Iterator[Pair]:
-    """Yield the pairs of its phase's entries that count: those with a finding, or of both runs."""
-    for pair, finding in first.pairs:
-        counts = finding is not None or (pair.a is not None and pair.b is not None)
-        if counts and pair.entry is not None and pair.entry.phase == first.event.phase:
-            yield pair
 
 
 @rule(event(DATA), status(*ONE_SIDED))
@@ -550,9 +520,9 @@ def _step_input(first: FirstDifference) -> _Explained | None:
 
 @rule(event(DATA))
 def _data(first: FirstDifference) -> _Explained:
-    cells = _phases_compared(first)
-    said = made_of_output(first) or own_arithmetic(first) or _made(first, cells)
-    return Cause.DATA, None, (said, *(_doubt(first) if cells else ()))
+    phases = _phases_compared(first)
+    said = made_of_output(first) or own_arithmetic(first) or _made(first, phases)
+    return Cause.DATA, None, (said, *(_doubt(first) if phases else ()))
 
 
 def _made(first: FirstDifference, phases: Collection[str]) -> Message:
@@ -561,22 +531,16 @@ def _made(first: FirstDifference, phases: Collection[str]) -> Message:
     if home in phases and counts_tokens(home) and not all_tokens(first, home):
         return message("explanation.some_tokens", phase=home)
     if home in phases or (home is None and phases):
-        return _cells_agree(first, home)
+        # That the cells before the key agree: all of them, or those of its phase.
+        pairs = of_entries(first.before, home)
+        statuses = [finding.status for _, finding, _ in pairs if finding is not None]
+        close = statuses.count(Status.WITHIN_TOLERANCE)
+        known = {"phase": home, "close": close, "records": len(statuses)}
+        return message("explanation.cells_agree", **known)
     if home is None or not first.may_hold_cells:
         return message("explanation.no_cell_before")
     switch = phase_table({})[home].switch
     return message("explanation.phase_not_recorded", phase=home, switch=switch)
-
-
-def _cells_agree(first: FirstDifference, phase: str | None) -> Message:
-    """Say what it means that the cells before a key agree: all of them, or those of a phase."""
-    statuses = [
-        finding.status
-        for pair, finding in first.before
-        if finding is not None and pair.entry and phase in (None, pair.entry.phase)
-    ]
-    close = statuses.count(Status.WITHIN_TOLERANCE)
-    return message("explanation.cells_agree", phase=phase, close=close, records=len(statuses))
 
 
 def _doubt(first: FirstDifference, origin: str | None = None) -> Messages:
@@ -633,12 +597,6 @@ def _doubt_about_opaque(first: FirstDifference) -> Messages:
                 return (message("explanation.but_gap", record=record.name, why=gap),)
             return (message("explanation.but_opaque", record=record.name, type=record.leaf.type),)
     return ()
-
-
-def _doubt_about_parameters(first: FirstDifference) -> Messages:
-    if all(config is None or config.parameters for config in configs(first.runs)):
-        return ()
-    return (message("explanation.but_no_parameters"),)
 
 
 #: Tried from first to last. The lines are for any difference, for key data, for what an entry

@@ -1,18 +1,32 @@
-"""A step of a rank whose pairs have been compared, and the first of them that does not agree."""
+"""A step of a rank whose pairs have been compared, and the first of them that does not agree.
+
+That may be a parameter which a container used before the cell that holds it was called, and
+recorded it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import cached_property
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
-from mindrlhf_msprobe.comparison.pairing.timeline import EventKey
-from mindrlhf_msprobe.comparison.verdict.history import History, LeftOut, PairFindings, StepFindings
-from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, EventKey
+from mindrlhf_msprobe.comparison.verdict.history import (
+    History,
+    LeftOut,
+    PairFindings,
+    StepFindings,
+    of_entries,
+    same,
+)
+from mindrlhf_msprobe.config import ProbeConfig, phases_of
 from mindrlhf_msprobe.findings import Finding, Status
+from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry, Record, is_optimizer_state
+from mindrlhf_msprobe.storage.records import Entry, Record, cell_name, is_optimizer_state
 
 ONE_SIDED = (Status.ONLY_IN_A, Status.ONLY_IN_B)
 
@@ -92,7 +106,11 @@ class FirstDifference:
     @property
     def parent(self) -> str | None:
         """The entry around its own, where that was recorded."""
-        return self.step.plan.parents.get((self.event.phase or "", self.event.name))
+        return self.parent_of(self.pair)
+
+    def parent_of(self, pair: Pair) -> str | None:
+        """Return the entry around that of a pair, where that was recorded."""
+        return self.step.plan.parents.get((pair.event.phase or "", pair.event.name))
 
     @property
     def is_of_state(self) -> bool:
@@ -108,6 +126,11 @@ class FirstDifference:
     def config(self) -> ProbeConfig | None:
         """What A was configured to record on its rank; None where that is not known."""
         return self.runs[0].config(self.finding.rank)
+
+    @property
+    def table(self) -> dict[str, Phase]:
+        """The phases of A, by name."""
+        return phases_of(self.config)
 
     @cached_property
     def filtered(self) -> bool:
@@ -160,3 +183,58 @@ def is_filtered(runs: tuple[Run, Run]) -> bool:
         config and (config.include or config.exclude or config.entries or config.scope)
         for config in configs(runs)
     )
+
+
+def in_time(step: StepFindings, index: int, history: History) -> StepFindings:
+    """Return a step whose first difference is a parameter, where it differed before the pair did.
+
+    That is so where a cell was handed something by a container whose own inputs agree, and a
+    parameter within the container differs that was recorded later, with its cell: it is what was
+    handed, or a table of integers or bool that has differed since the start, or was changed in one
+    run alone. The others stay where they are: of weights the cell that holds them makes use.
+
+    Args:
+        index: of the first pair that does not agree.
+    """
+    pair, finding = step.pairs[index]
+    entry = pair.entry
+    if entry is None or finding is None or finding.io != "input" or pair.event.kind != BEGIN:
+        return step
+    container = step.plan.parents.get((entry.phase, pair.event.name))
+    if container is None or not history.comparable:
+        return step
+    cell = cell_name(container)
+    late = [
+        other
+        for other, found, of in of_entries(
+            step.pairs[index + 1 :], entry.phase, opening=entry.opening, io="parameters"
+        )
+        if found is not None and found.status is Status.DIFFERENT
+        if other.a is not None and other.b is not None and other.event != pair.event
+        if cell == ROOT or of.cell.startswith(f"{cell}.")
+    ]
+    handed = [other for other in late if _is_what_was_handed(other, pair)]
+    tables = (other for other in late if other.record.leaf.is_discrete)
+    for other in (*handed, *(one for one in tables if _differed_before(one, step, history))):
+        pairs = list(step.pairs)
+        pairs.insert(index, pairs.pop(next(i for i, (p, _) in enumerate(pairs) if p is other)))
+        return replace(step, pairs=tuple(pairs))
+    return step
+
+
+def _is_what_was_handed(parameter: Pair, handed: Pair) -> bool:
+    """Return whether a cell was handed the parameter itself, in both runs."""
+    sides = ((parameter.a, handed.a), (parameter.b, handed.b))
+    return all(p is not None and h is not None and same(p.leaf, h.leaf) for p, h in sides)
+
+
+def _differed_before(pair: Pair, step: StepFindings, history: History) -> bool:
+    """Return whether a parameter differed from the start, or was changed in one run alone.
+
+    What both runs change while they run may differ because of what they computed.
+    """
+    kept = history.kept(pair, step.plan.step)
+    if kept is None:
+        return False
+    a, b = kept
+    return a.alike is not b.alike or (a.alike and same(a.leaf, b.leaf) is False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 
@@ -12,9 +12,10 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.pairing.names import ROOT, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
 from mindrlhf_msprobe.comparison.pairing.view import View
-from mindrlhf_msprobe.comparison.steps.step_of_rank import StepResult
+from mindrlhf_msprobe.comparison.steps.step_of_rank import Job, StepResult, compare_whole_step
+from mindrlhf_msprobe.config import phases_of
 from mindrlhf_msprobe.findings import Earlier, Finding
-from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, phase_table
+from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record, cell_name
 
@@ -25,6 +26,32 @@ _MOST_STEPS = 8  # of those before a step, that are read for their weights; and 
 
 #: Pairs in causal order, each with its finding.
 PairFindings = tuple[tuple[Pair, "Finding | None"], ...]
+
+
+def of_entries(
+    pairs: PairFindings,
+    phase: str | None = None,
+    *,
+    opening: int | None = None,
+    direction: str | None = None,
+    io: str | None = None,
+) -> Iterator[tuple[Pair, Finding | None, Entry]]:
+    """Yield the pairs of entries, each with its finding and its entry.
+
+    Args:
+        phase, opening, direction: of the entries; None: any.
+        io: the part of its entry that a record is; None: any.
+    """
+    for pair, finding in pairs:
+        entry = pair.entry
+        if (
+            entry is not None
+            and phase in (None, entry.phase)
+            and opening in (None, entry.opening)
+            and direction in (None, entry.direction)
+            and io in (None, pair.record.io)
+        ):
+            yield pair, finding, entry
 
 
 @dataclass(frozen=True)
@@ -77,6 +104,16 @@ class Opened:
     weights: Mapping[Parameter, Leaf]
     trains: bool
 
+    @property
+    def is_update(self) -> bool:
+        """Whether its network may be trained in it."""
+        return self.trains or self.phase in UPDATE_PHASES
+
+    def compared_with(self, weights: Mapping[Parameter, Leaf]) -> dict[Parameter, bool | None]:
+        """Return whether each parameter that both have is the same; None: that is not known."""
+        pairs = matched(self.weights, weights)
+        return {own: same(self.weights[own], weights[other]) for own, other in pairs.items()}
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -96,23 +133,25 @@ class History:
     """The steps of one rank, one of which holds the first divergence.
 
     Attributes:
-        sides: the two runs.
+        job: the comparison.
         rank: the comparison's number of it.
         results: everything that was compared.
-        plan, compare: pairs, and compares, a step once more.
     """
 
-    sides: tuple[View, View]
+    job: Job
     rank: int
     results: Sequence[StepResult]
-    plan: Callable[[int, int], StepPlan]
-    compare: Callable[[int, int], StepResult]
     _opened: dict[tuple[int, int, str], list[Opened]] = field(
         default_factory=dict, repr=False, compare=False
     )
     _compared: dict[int, StepFindings | None] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    @property
+    def sides(self) -> tuple[View, View]:
+        """The two runs."""
+        return self.job.sides
 
     @property
     def comparable(self) -> bool:
@@ -129,18 +168,15 @@ class History:
     def compared(self, step: int) -> StepFindings | None:
         """Return the pairs of another step with their findings; None if there are none."""
         if step not in self._compared:
-            self._compared[step] = self._compare(step)
+            of_step = (one for one in self.results if (one.step, one.rank) == (step, self.rank))
+            result, found = next(of_step, None), None
+            if result is not None:
+                whole = result if result.whole else compare_whole_step(self.job, step, self.rank)
+                findings, plan = whole.findings, self.job.plan(step, self.rank)
+                if len(plan.pairs) == len(findings):
+                    found = StepFindings(plan, tuple(zip(plan.pairs, findings)))
+            self._compared[step] = found
         return self._compared[step]
-
-    def _compare(self, step: int) -> StepFindings | None:
-        for result in self.results:
-            if (result.step, result.rank) == (step, self.rank):
-                findings = (result if result.whole else self.compare(step, self.rank)).findings
-                plan = self.plan(step, self.rank)
-                if len(plan.pairs) != len(findings):
-                    return None
-                return StepFindings(plan, tuple(zip(plan.pairs, findings)))
-        return None
 
     def before(self, step: int) -> list[int]:
         """Return steps before one, the latest first: the last few, and the first of all."""
@@ -165,31 +201,30 @@ class History:
 
     def role_of(self, phase: str) -> str | None:
         """Return the role whose network runs in a phase, None if nothing is known of it."""
-        for view in self.sides:
-            config = view.config(self.rank)
-            known = (config.phase_table() if config else phase_table({})).get(phase)
-            if known is not None:
-                return known.role
-        return None
+        known = (table[phase].role for table in self._tables if phase in table)
+        return next(known, None)
 
     def phases_of(self, role: str) -> list[str]:
         """Return the phases in which a role's network runs."""
-        return [phase.name for phase in self._table() if phase.role == role]
+        return [phase.name for phase in self._phases if phase.role == role]
 
     def training_phases(self, role: str) -> list[str]:
         """Return the phases that may train a role's network."""
         return [
             phase.name
-            for phase in self._table()
+            for phase in self._phases
             if phase.role == role and (phase.name in UPDATE_PHASES or phase.switch is None)
         ]
 
-    def _table(self) -> list[Phase]:
-        found: dict[str, Phase] = {}
-        for view in self.sides:
-            config = view.config(self.rank)
-            found.update(config.phase_table() if config else phase_table({}))
-        return list(found.values())
+    @property
+    def _tables(self) -> list[dict[str, Phase]]:
+        """The phases of each run, by name."""
+        return [phases_of(view.config(self.rank)) for view in self.sides]
+
+    @property
+    def _phases(self) -> list[Phase]:
+        a, b = self._tables
+        return [*(a | b).values()]
 
     def is_first(self, step: int) -> bool:
         """Return whether both runs began with a step."""
@@ -231,27 +266,21 @@ class History:
         for side, record in enumerate((pair.a, pair.b)):
             if record is None or pair.entry is None:
                 return None
-            leaf, since = self._held_before(side, step, pair.entry.phase, parameter_of(record))
+            phase, name = pair.entry.phase, parameter_of(record)
+            before = self.before(step)[:1]
+            last = self.opened(side, before[0], [phase])[-1:] if before else []
+            leaf: Leaf | None = None
+            since: int | None = None
+            # As the phase of the step before held it, else as at the start.
+            if last and name in last[0].weights:
+                leaf, since = last[0].weights[name], last[0].step
+            elif (role := self.role_of(phase)) is not None:
+                leaf, since = self.initial_weights(side, role, phase).get(name), None
             alike = None if leaf is None else same(record.leaf, leaf)
             if leaf is None or alike is None:
                 return None
             found.append(Kept(leaf, since, alike))
         return found[0], found[1]
-
-    def _held_before(
-        self, side: int, step: int, phase: str, name: Parameter
-    ) -> tuple[Leaf | None, int | None]:
-        """Return a parameter as the phase of the step before held it, else as at the start.
-
-        With the step; None for the start.
-        """
-        for before in self.before(step)[:1]:
-            for opened in self.opened(side, before, [phase])[-1:]:
-                if name in opened.weights:
-                    return opened.weights[name], before
-        role = self.role_of(phase)
-        first = {} if role is None else self.initial_weights(side, role, phase)
-        return first.get(name), None
 
 
 def _openings(entries: Sequence[Entry], step: int, phase: str) -> list[Opened]:

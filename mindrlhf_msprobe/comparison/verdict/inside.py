@@ -19,7 +19,12 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.rules import first_answer
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.changes import elsewhere, epsilons, rotary_bases
+from mindrlhf_msprobe.comparison.verdict.changes import (
+    elsewhere,
+    epsilons,
+    rotary_bases,
+    standardised,
+)
 from mindrlhf_msprobe.comparison.verdict.evidence import (
     are_several,
     bits_of_order,
@@ -28,7 +33,6 @@ from mindrlhf_msprobe.comparison.verdict.evidence import (
     tells_one_number,
 )
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
-from mindrlhf_msprobe.comparison.verdict.standardised import standardised
 from mindrlhf_msprobe.findings import Change, Inside, Some, Status
 from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back
@@ -82,8 +86,12 @@ def inside(first: FirstDifference) -> Inside | None:
         if change is not None:
             basis = "elements" if pair.a.location and pair.b.location else "statistics"
             found = replace(found or Inside(basis), change=change)
-    if pair.event.kind == DATA and (elements := _elements(first)) is not None:
+    same = [f for p, f in first.pairs if p.event == first.event and f is not None]
+    flags = np.array([not f.status.agrees for f in same])
+    # Of a key that holds a list, which of its elements differ, if not all do.
+    if pair.event.kind == DATA and len(same) > 1 and not flags.all():
         part = Inside("records") if found is None else found
+        elements = Some("element", 0, len(same), *_spans(flags))
         found = replace(part, where=(elements, *part.where))
     return None if found is None else _with_prompts(found, first)
 
@@ -120,30 +128,22 @@ def differs(a: Record, b: Record) -> Inside | None:
     """
     if a.leaf.shape is None or a.leaf.shape != b.leaf.shape:
         return None
-    if a.leaf.dtype != b.leaf.dtype:  # with a tolerance
-        return _tables(a, b)
-    if a.leaf.type == "str" or b.leaf.type == "str":
-        return None
-    if a.location is None or b.location is None:
-        return of_statistics(a.leaf, b.leaf)
+    stored = a.location is not None and b.location is not None
     try:
+        if a.leaf.dtype != b.leaf.dtype:  # with a tolerance: they may be tables of unlike floats
+            few = math.prod(a.leaf.shape) <= _MOST_ELEMENTS
+            if not (stored and few and {a.leaf.dtype, b.leaf.dtype} <= {*ROUNDING}):
+                return None
+            x, y = (np.squeeze(record.array()) for record in (a, b))
+            change = rotary_bases(x, y)
+            return None if change is None else Inside("elements", (), change, None, x.size)
+        if a.leaf.type == "str" or b.leaf.type == "str":
+            return None
+        if not stored:
+            return of_statistics(a.leaf, b.leaf)
         return of_elements(a.array(), b.array(), a.leaf.dtype or "")
     except (ArrayFileError, OSError, TypeError, ValueError):
         return None
-
-
-def _tables(a: Record, b: Record) -> Inside | None:
-    """Return of which bases two tables of unlike floats were made; None of all else."""
-    dtypes = a.leaf.dtype, b.leaf.dtype
-    stored = a.location is not None and b.location is not None
-    if not (stored and {*dtypes} <= {*ROUNDING}) or math.prod(a.leaf.shape or ()) > _MOST_ELEMENTS:
-        return None
-    try:
-        x, y = (np.squeeze(record.array()) for record in (a, b))
-    except (ArrayFileError, OSError, TypeError, ValueError):
-        return None
-    change = rotary_bases(x, y)
-    return None if change is None else Inside("elements", (), change, None, x.size)
 
 
 # Elements
@@ -255,12 +255,16 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
         give_back(b)
     if not seen.different:
         return None
-    where = _where(seen, numbers)
+    where = tuple(  # the axes of which only some places differ
+        Some("axis", number, len(places), *_spans(places))
+        for number, places in zip(numbers, seen.axes)
+        if len(places) > 1 and not places.all()
+    )
     change = rotary_bases(x, y)
     if change is None:
         fitting = [*_changes(seen), *_moves(x, y, numbers)]
-        if not fitting:
-            change = _rounding(seen)
+        if not fitting and seen.ulps is not None and 0 < seen.ulps <= _MOST_ULPS:
+            change = Change("rounding", {"ulps": seen.ulps})
         elif len(fitting) == 1 and fitting[0].is_certain():
             change = fitting[0].change
         if change is None or (change.kind != "rounded" and "ddof" not in change.parameters):
@@ -318,7 +322,13 @@ def _check_rounded(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
     """Note which roundings of one side to the other these elements refute."""
     for name, (kind, side) in ((key, key) for key, holds in seen.rounded.items() if holds):
         wide, narrow = (a, b) if side == "B" else (b, a)
-        seen.rounded[name] = bool(np.array_equal(_cast(wide, kind), narrow))
+        if kind == "Float16":
+            cast = wide.astype(np.float16).astype(np.float32)
+        else:
+            bits = np.ascontiguousarray(wide).view(np.uint32).astype(np.uint64)
+            nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+            cast = nearest.astype(np.uint32).view(np.float32).reshape(wide.shape)
+        seen.rounded[name] = bool(np.array_equal(cast, narrow))
 
 
 def _add_values(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
@@ -365,15 +375,6 @@ def _add_ulps(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
     if seen.dtype == "BFloat16":
         largest = -(-largest >> 16)
     seen.ulps = max(seen.ulps, largest)
-
-
-def _cast(values: np.ndarray, kind: str) -> np.ndarray:
-    """Round float32 to a narrower dtype and back."""
-    if kind == "Float16":
-        return values.astype(np.float16).astype(np.float32)
-    bits = np.ascontiguousarray(values).view(np.uint32).astype(np.uint64)
-    nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return nearest.astype(np.uint32).view(np.float32).reshape(values.shape)
 
 
 def _changes(seen: _Seen) -> list[_Fitting]:
@@ -431,21 +432,6 @@ def _offset(seen: _Seen) -> Change | None:
     return Change("offset", known)
 
 
-def _where(seen: _Seen, numbers: Sequence[int]) -> tuple[Some, ...]:
-    """Return the axes, by their numbers, of which only some places differ."""
-    return tuple(
-        Some("axis", number, len(places), *_spans(places))
-        for number, places in zip(numbers, seen.axes)
-        if len(places) > 1 and not places.all()
-    )
-
-
-def _rounding(seen: _Seen) -> Change | None:
-    """Return how many numbers of the dtype lie between two elements at most, if they are few."""
-    few = seen.ulps is not None and 0 < seen.ulps <= _MOST_ULPS
-    return Change("rounding", {"ulps": seen.ulps}) if few else None
-
-
 def named(factor: float, bound: float) -> dict[str, Any]:
     """Return what a factor is, if it is one of the simple ones and no other is as near.
 
@@ -487,25 +473,19 @@ def _moves(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> list[_Fittin
         found.append(fitting(Change("transposed", {"size": a.shape[0]}), 0))
     for axis, number in enumerate(numbers):
         if 1 < a.shape[axis] <= _MOST_PLACES and (order := _order(a, b, axis)) is not None:
-            change = _reordered(order, number)
+            moved = [[i, j] for i, j in enumerate(order) if i != j]
+            known: dict[str, Any] = {"axis": number, "size": len(order), "moved": len(moved)}
+            shifts = {(i - j) % len(order) for i, j in enumerate(order)}
+            known |= {"turned": min(shifts)} if len(shifts) == 1 else {}
+            change = Change("order", known | {"from": moved[:_MOST_SPANS]})
             found = [one for one in found if one.change.parameters.get("axis") != number]
-            found.append(fitting(change, bits_of_order(change.parameters["moved"])))
+            found.append(fitting(change, bits_of_order(len(moved))))
     if found or not np.array_equal(_in_order(a), _in_order(b)):
         return found
     if a.ndim > 1 and np.array_equal(np.sort(a, axis=-1), np.sort(b, axis=-1)):
         change = Change("order_inside", {"axis": numbers[-1], "size": a.shape[-1]})
         return [fitting(change, math.inf)]
     return [fitting(Change("moved", {}), math.inf)]
-
-
-def _reordered(order: Sequence[int], axis: int) -> Change:
-    """Return from which places along an axis those come that have moved."""
-    moved = [[i, j] for i, j in enumerate(order) if i != j]
-    known: dict[str, Any] = {"axis": axis, "size": len(order), "moved": len(moved)}
-    shifts = {(i - j) % len(order) for i, j in enumerate(order)}
-    if len(shifts) == 1:
-        known["turned"] = min(shifts)
-    return Change("order", known | {"from": moved[:_MOST_SPANS]})
 
 
 def _may_be_moved(a: np.ndarray, b: np.ndarray) -> bool:
@@ -693,21 +673,19 @@ def _offset_of(
 # Key data
 
 
-def _elements(first: FirstDifference) -> Some | None:
-    """Return which elements of a key that holds a list differ, if not all of them do."""
-    same = [f for p, f in first.pairs if p.event == first.event and f is not None]
-    flags = np.array([not f.status.agrees for f in same])
-    if len(same) < 2 or flags.all():
-        return None
-    return Some("element", 0, len(same), *_spans(flags))
-
-
 def _with_prompts(found: Inside, first: FirstDifference) -> Inside:
     """Add the prompts that all samples which differ belong to, if some others have another."""
     rows = next((some for some in found.where if some.what == "element" or some.axis == 0), None)
     if rows is None or len(rows.spans) == _MOST_SPANS:
         return found
-    texts = _texts(_prompts_of(first))
+    prompts_of_a = [
+        pair.a
+        for pair, _ in first.pairs
+        if (pair.event.kind, pair.event.micro_step) == (DATA, first.finding.micro_step or 0)
+        and pair.event.name in PROMPTS
+        and pair.a is not None
+    ]
+    texts = _texts(prompts_of_a)
     if len(texts) != rows.size:
         return found
     numbers = {text: i for i, text in enumerate(dict.fromkeys(texts))}
@@ -718,18 +696,6 @@ def _with_prompts(found: Inside, first: FirstDifference) -> Inside:
     if len(prompts) == len(numbers):
         return found
     return replace(found, prompts=tuple(prompts))
-
-
-def _prompts_of(first: FirstDifference) -> list[Record]:
-    """Return the records of the prompts that run A was given in the same micro-step."""
-    return [
-        pair.a
-        for pair, _ in first.pairs
-        if pair.event.kind == DATA
-        and pair.event.name in PROMPTS
-        and pair.event.micro_step == (first.finding.micro_step or 0)
-        and pair.a is not None
-    ]
 
 
 def _texts(records: Sequence[Record]) -> list[Any]:

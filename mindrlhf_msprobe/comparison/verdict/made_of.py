@@ -5,6 +5,7 @@ from __future__ import annotations
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.names import OUTER, ROOT
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, configs
+from mindrlhf_msprobe.comparison.verdict.history import of_entries
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.phases import key_data_home, standard_key
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -26,9 +27,8 @@ def output_before(first: FirstDifference) -> tuple[Entry, Record] | None:
     if key not in _OF_OUTPUTS or first.finding.status is Status.UNREADABLE:
         return None
     outputs: list[tuple[Entry, Record]] = []
-    for pair, finding in first.before:
-        entry = pair.entry
-        if entry is None or finding is None or entry.phase != phase:
+    for pair, finding, entry in of_entries(first.before):
+        if finding is None or entry.phase != phase:
             continue
         if finding.status is not Status.IDENTICAL:
             return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import of_pytorch
@@ -21,7 +21,7 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
     FirstDifference,
     is_filtered,
 )
-from mindrlhf_msprobe.comparison.verdict.history import StepFindings
+from mindrlhf_msprobe.comparison.verdict.history import StepFindings, of_entries
 from mindrlhf_msprobe.comparison.verdict.occasion import cell_of
 from mindrlhf_msprobe.config import ProbeConfig, section_of
 from mindrlhf_msprobe.errors import ConfigError, RunError
@@ -54,7 +54,7 @@ def next_step(first: FirstDifference, origin: str | None) -> dict[str, Any] | No
     no cells, or a trainer of PyTorch was recorded.
     """
     finding, config = first.finding, first.config
-    phase = (config.phase_table() if config else phase_table({})).get(finding.phase or "")
+    phase = first.table.get(finding.phase or "")
     lacking = finding.status in (*ONE_SIDED, Status.UNREADABLE)
     if phase is None or lacking or not first.may_hold_cells:
         return None
@@ -66,11 +66,16 @@ def next_step(first: FirstDifference, origin: str | None) -> dict[str, Any] | No
         return _for_debugger(first, origin)
     section = section_of(config, (phase,), finding.step, finding.step)
     if phase.counts_tokens:
-        section["token_range_end"] = _last_token(first)
+        # The last token whose layers may hold the origin. For texts and tokens, the length along
+        # the last axis: the first difference says where in the batch it lies, not which pass made
+        # it.
+        sides = finding.a, finding.b
+        last = max((side.shape[-1] for side in sides if side.shape), default=0)
+        section["token_range_end"] = last if first.entry is None else first.entry.token or 0
     if first.entry is None:
         # Beside the layers it shows which of the two differs first; it takes kilobytes.
         section = {"msprobe": True, "key_data_dump": True} | section
-        compared = {p.entry.phase for p, f in first.pairs if f is not None and p.entry}
+        compared = {entry.phase for _, f, entry in of_entries(first.pairs) if f is not None}
         known = phase.name in compared and not phase.counts_tokens  # all tokens never are recorded
         return None if known else section
     return _closer(section, first, first.entry, origin)
@@ -125,18 +130,15 @@ def _operators_in(
     """
     config, of_cell = first.config, ("forward", "backward")
     computed = first.event.kind == END and entry.direction in of_cell
-    if config is None or config.level != "L0" or not (computed and _runs_in_python(first)):
+    # In a graph no operator is an entry: both runs must be known to be PyNative.
+    devices = [file.device or {} for run in first.runs for file in run.run_files]
+    in_python = all(device.get("mode") == _PYNATIVE for device in devices)
+    if config is None or config.level != "L0" or not (computed and in_python):
         return None
     wanted = _elements(first, entry, origin) | {"level": "mix"}
     wanted.pop("entries", None)  # they are parts of names of cells
     patterns = [pattern.replace("(\\.|$)", "$") for pattern in wanted["include"]]
     return section | wanted | {"include": patterns}
-
-
-def _runs_in_python(first: FirstDifference) -> bool:
-    """Return whether both runs are known to be PyNative: in a graph no operator is an entry."""
-    files = [file for run in first.runs for file in run.run_files]
-    return all((file.device or {}).get("mode") == _PYNATIVE for file in files)
 
 
 def _is_at_input(first: FirstDifference) -> bool:
@@ -167,10 +169,17 @@ def _elements(first: FirstDifference, entry: Entry, origin: str | None) -> dict[
     if len(a.ranks) > 1 and set(a.ranks) == set(b.ranks):
         wanted["ranks"] = [first.finding.rank]
     wanted["include"] = _patterns(first.step, entry.phase, cells)
-    switched = _entries_of(first.step, _switched_with(entry.phase))
-    of_cells = [other for other in switched if other.cell in cells]
-    if directions := _directions(entry, of_cells, only_inputs):
-        wanted["directions"] = directions
+    # One switch may turn on several phases, which all hold the cell.
+    table = phase_table({})
+    switch = table[entry.phase].switch if entry.phase in table else None
+    phases = {entry.phase, *(p.name for p in table.values() if switch and p.switch == switch)}
+    of_cells = [e for _, _, e in of_entries(first.pairs) if e.phase in phases and e.cell in cells]
+    # The one direction that need be recorded, where there are several.
+    others = any(other.direction != "forward" for other in of_cells)
+    if entry.direction == "forward" and others:
+        wanted["directions"] = ["forward"]
+    elif entry.direction == "backward" and only_inputs:
+        wanted["directions"] = ["backward"]
     if calls := _calls(first.pair, entry, origin, of_cells):
         wanted["entries"] = calls
     if only_inputs:
@@ -178,34 +187,15 @@ def _elements(first: FirstDifference, entry: Entry, origin: str | None) -> dict[
     return wanted
 
 
-def _entries_of(step: StepFindings, phases: Collection[str]) -> list[Entry]:
-    return [pair.entry for pair, _ in step.pairs if pair.entry and pair.entry.phase in phases]
-
-
-def _switched_with(phase: str) -> set[str]:
-    """Return the phases that one switch turns on together, which all hold the cell."""
-    table = phase_table({})
-    switch = table[phase].switch if phase in table else None
-    return {phase, *(name for name, other in table.items() if switch and other.switch == switch)}
-
-
-def _directions(entry: Entry, entries: Sequence[Entry], only_inputs: bool) -> list[str]:
-    """Return the one direction that need be recorded; [] where both are, or there is one alone."""
-    if entry.direction == "forward":
-        return ["forward"] if any(other.direction != "forward" for other in entries) else []
-    return ["backward"] if only_inputs and entry.direction == "backward" else []
-
-
 def _patterns(step: StepFindings, phase: str, cells: Sequence[str]) -> list[str]:
     """Return patterns for cells of A, and for what B calls them where that is otherwise."""
     found: dict[str, None] = {}
-    entries = _entries_of(step, [phase])
+    of_phase = [*of_entries(step.pairs, phase)]
     for cell in cells:
-        container = any(e.cell.startswith(f"{cell}.") for e in entries)
+        container = any(e.cell.startswith(f"{cell}.") for _, _, e in of_phase)
         found[_pattern(cell, container)] = None
-        for pair, _ in step.pairs:
-            entry = pair.entry
-            if entry is None or pair.b is None or (entry.phase, entry.cell) != (phase, cell):
+        for pair, _, entry in of_phase:
+            if pair.b is None or entry.cell != cell:
                 continue
             name = pair.b.name.rpartition(f".{pair.b.io}.")[0]
             if (other := cell_name(name)) != name:  # it is the name of an entry
@@ -247,19 +237,6 @@ def _for_debugger(first: FirstDifference, origin: str | None) -> dict[str, Any] 
     }
 
 
-def _last_token(first: FirstDifference) -> int:
-    """Return the last token whose layers may hold the origin.
-
-    For texts and tokens, the length along the last axis, because the place of the first
-    difference says where in the batch it lies, not which pass made it.
-    """
-    if first.entry is not None:
-        return first.entry.token or 0
-    sides = first.finding.a, first.finding.b
-    lengths = [side.shape[-1] for side in sides if side.shape]
-    return max(lengths, default=0)
-
-
 #: What is decided: a further recording would tell no more.
 DECIDED = frozenset(
     {
@@ -287,9 +264,7 @@ _BY_THE_UPDATE = frozenset(
 )
 
 
-def next_update(
-    culprit: Culprit, finding: Finding, config: ProbeConfig | None
-) -> dict[str, Any] | None:
+def next_update(culprit: Culprit, first: FirstDifference) -> dict[str, Any] | None:
     """Return the settings that record the update before a parameter that differs, and its phase.
 
     From the update's step to that of the parameter, with gradients: statistics and fingerprints
@@ -298,24 +273,24 @@ def next_update(
     """
     if culprit.code not in _BY_THE_UPDATE or culprit.details.get("trained_agrees"):
         return None
-    table = config.phase_table() if config else phase_table({})
-    names = (finding.phase, culprit.details.get("trained") or culprit.details["phase"])
-    phases = [phase for name in names if (phase := table.get(name or "")) is not None]
-    first, last = culprit.details["step"], finding.step
+    config = first.config
+    names = (first.finding.phase, culprit.details.get("trained") or culprit.details["phase"])
+    phases = [phase for name in names if (phase := first.table.get(name or "")) is not None]
+    since, last = culprit.details["step"], first.finding.step
     if config is not None and culprit.code is not CulpritCode.GRADIENTS_NOT_RECORDED:
         on = all(config.records_phase(phase) for phase in phases)
-        if on and all(config.records_step(step) for step in range(first, last + 1)):
+        if on and all(config.records_step(step) for step in range(since, last + 1)):
             return None
-    return section_of(config, phases, first, last)
+    return section_of(config, phases, since, last)
 
 
 def with_phases(
-    culprit: Culprit | None, settings: dict[str, Any] | None, config: ProbeConfig | None
+    culprit: Culprit | None, settings: dict[str, Any] | None, first: FirstDifference
 ) -> dict[str, Any] | None:
     """Return settings that also record the phases without which the culprit is not known."""
     if settings is None or culprit is None or "msprobe" not in settings:
         return settings
-    table = config.phase_table() if config else phase_table({})
+    table = first.table
     phases = [table[name] for name in culprit.details.get("record", ()) if name in table]
     return settings | {phase.switch: True for phase in phases if phase.switch is not None}
 
@@ -483,13 +458,6 @@ class _Layers:
         match = self._inside.match(cell)
         return int(match[1]) if match else None
 
-    def _of_output(self, pair: Pair) -> int | None:
-        """Return the number of the layer whose own output a pair is; None of anything else."""
-        if pair.entry is None or pair.record.io != "output":
-            return None
-        number = self.number_of_cell(pair.entry.cell)
-        return number if pair.entry.cell == f"{self.prefix}.{number}" else None
-
     def behind(self, last: int | None, first: int | None) -> list[int]:
         """Return the layers behind the `last` that agrees, up to the `first` that differs."""
         behind = [n for n in self.numbers if last is None or n > last]
@@ -497,19 +465,17 @@ class _Layers:
 
     def between(self, first: FirstDifference) -> tuple[int | None, int | None]:
         """Return the last layer that agrees before the first difference, and the layer of it."""
-        entry, phase = first.entry, first.event.phase
+        entry, phase = first.entry, first.event.phase or ""
         differing = None
         if first.event.kind != DATA and entry is not None:
             differing = self.number_of_cell(entry.cell)
-        agreeing: list[int] = []
-        for other, finding in first.before:
-            if finding is None or other.entry is None or other.event.phase != phase:
-                continue
+        agreeing: list[int] = []  # those whose own output does
+        for _, finding, other in of_entries(first.before, phase, io="output"):
             # Of the same pass: an earlier one went through all layers.
-            if entry is not None and _pass_of(other.entry) != _pass_of(entry):
+            if finding is None or (entry is not None and _pass_of(other) != _pass_of(entry)):
                 continue
-            number = self._of_output(other)
-            if number is not None and number != differing:
+            number = self.number_of_cell(other.cell)
+            if other.cell == f"{self.prefix}.{number}" and number not in (None, differing):
                 agreeing.append(number)
         last = max(agreeing, default=None)
         if last is not None and differing is not None and last > differing:

@@ -6,7 +6,7 @@ An operator is told by where it was called, and by what may be to blame beside i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
@@ -64,10 +64,15 @@ def earlier_update(first: FirstDifference) -> Culprit | None:
     the phases whose cells would tell; `batch_agrees`, only where it is known, bit for bit.
     """
     pair, occasion = first.pair, occasion_of(first)
-    computed_in = _computed_in(pair, first.finding)
-    if computed_in is None or not occasion.number:
+    home = key_data_home(pair.event.name)
+    computed_in = None if home is None else home.phase
+    lacking = first.finding.status in (*ONE_SIDED, Status.UNREADABLE)
+    if computed_in is None or lacking or not occasion.number:
         return None
-    phase = _update_since(occasion, computed_in)
+    # An update moves the network of its own role; what another role computed does not come of it.
+    table = phase_table({})
+    own = {update for update in UPDATE_PHASES if table[update].role == table[computed_in].role}
+    phase = next((update for update in occasion.since if update in own), None)
     micro_step, before = occasion.number, first.before
     # Where its key was compared in an earlier micro-step, it agrees there.
     compared = {p.event.micro_step for p, f in before if f is not None and _same_key(p, pair)}
@@ -90,23 +95,6 @@ def earlier_update(first: FirstDifference) -> Culprit | None:
     if given and all(status is Status.IDENTICAL for status in given):
         details["batch_agrees"] = True
     return Culprit(CulpritCode.EARLIER_UPDATE, details)
-
-
-def _computed_in(pair: Pair, finding: Finding) -> str | None:
-    """Return the phase of key data that both runs hold; None of anything else."""
-    home = key_data_home(pair.event.name)
-    lacking = finding.status in (*ONE_SIDED, Status.UNREADABLE)
-    return None if home is None or lacking else home.phase
-
-
-def _update_since(occasion: Occasion, phase: str) -> str | None:
-    """Return the first update since the time before that moves the network a phase runs in.
-
-    An update moves the network of its own role; what another role computed does not come of it.
-    """
-    table = phase_table({})
-    own = {update for update in UPDATE_PHASES if table[update].role == table[phase].role}
-    return next((update for update in occasion.since if update in own), None)
 
 
 def _gave_the_same(before: PairFindings, pair: Pair, phase: str, micro_step: int) -> bool:
@@ -155,26 +143,18 @@ def _of_entry(first: FirstDifference, entry: Entry) -> Occasion:
     count = max(len(openings), number + 1)
     if number not in openings or not number:
         return Occasion(number, count)
-    since = _since_last_opening(first.pairs, entry, opening_of)
+    begin = next(i for i, opening in opening_of.items() if opening == number)
+    last = max((i for i, opening in opening_of.items() if opening < number), default=None)
+    since: tuple[str, ...] = ()  # the phases since its own was last open
+    if last is not None:
+        since = _phases(p for p, _ in first.pairs[last + 1 : begin])
+        if entry.phase in UPDATE_PHASES:
+            since = (entry.phase, *(phase for phase in since if phase != entry.phase))
     pairs = [first.pairs[i][0] for i in opening_of]
     moved = [_weights_moved(pairs, side, number) for side in (0, 1)]
     kept = "AB"[moved.index(False)] if set(moved) == {False, True} else None
     known = [one for one in moved if one is not None]
     return Occasion(number, count, since, any(known) if known else None, kept)
-
-
-def _since_last_opening(
-    pairs: PairFindings, entry: Entry, opening_of: Mapping[int, int]
-) -> tuple[str, ...]:
-    """Return the phases since an entry's phase was last open, of its openings by pair."""
-    first = next(i for i, opening in opening_of.items() if opening == entry.opening)
-    last = max((i for i, opening in opening_of.items() if opening < entry.opening), default=None)
-    if last is None:
-        return ()
-    since = _phases(p for p, _ in pairs[last + 1 : first])
-    if entry.phase in UPDATE_PHASES:
-        since = (entry.phase, *(phase for phase in since if phase != entry.phase))
-    return since
 
 
 def _weights_moved(pairs: Iterable[Pair], side: int, number: int) -> bool | None:
@@ -199,13 +179,12 @@ def _weights_moved(pairs: Iterable[Pair], side: int, number: int) -> bool | None
 
 def _phases(pairs: Iterable[Pair]) -> tuple[str, ...]:
     """Return the phases whose entries or results are among pairs, in their order."""
-    found: dict[str, None] = {}
-    for pair in pairs:
-        if pair.entry is not None:
-            found[pair.entry.phase] = None
-        elif pair.event.kind == DATA and pair.event.phase is not None:
-            found[pair.event.phase] = None
-    return tuple(found)
+    phases = (
+        pair.event.phase if pair.entry is None else pair.entry.phase
+        for pair in pairs
+        if pair.entry is not None or pair.event.kind == DATA
+    )
+    return tuple(dict.fromkeys(phase for phase in phases if phase is not None))
 
 
 _RANDOM = re.compile(

@@ -25,7 +25,11 @@ _LAYER = re.compile(r"(?:[^.]+\.)*?\d+(?=\.|$)")
 def spread(difference: FirstDifference) -> tuple[Spread, ...]:
     """Return each phase and key from the first divergence on that holds a difference."""
     base, pairs = difference.finding.distance, difference.pairs[difference.index :]
-    sizes = _gradient_sizes(finding for _, finding in pairs if finding is not None)
+    # For each phase how large the elements of its largest gradient are, on average.
+    sizes: dict[str | None, float] = {}
+    for _, finding in pairs:
+        if finding is not None and _is_gradient(finding):
+            sizes[finding.phase] = max(sizes.get(finding.phase, 0.0), *_sizes(finding))
     found: dict[str, list[tuple[str | None, Finding]]] = {}
     for pair, finding in pairs:
         if finding is not None:
@@ -53,7 +57,8 @@ def _layers(
     layers: dict[str, list[Finding]] = {}
     for cell, finding in findings:
         if cell is not None:
-            layers.setdefault(_layer(cell), []).append(finding)
+            match = _LAYER.match(cell)  # up to the first number in its name, else the cell itself
+            layers.setdefault(match.group() if match else cell, []).append(finding)
     containers = {
         ".".join(parts[:n])
         for name in layers
@@ -65,12 +70,6 @@ def _layers(
         for name, found in layers.items()
         if name not in containers and name != "root" and not _agree(found)
     )
-
-
-def _layer(cell: str) -> str:
-    """Return the layer a cell lies in: up to the first number in its name, else the cell itself."""
-    match = _LAYER.match(cell)
-    return match.group() if match else cell
 
 
 def _agree(findings: Iterable[Finding]) -> bool:
@@ -102,14 +101,6 @@ def _spread_of(
         zero=None if distances else next((zero for _, zero in apart), None),
         non_finite=_not_finite(findings),
     )
-
-
-def _gradient_sizes(findings: Iterable[Finding]) -> dict[str | None, float]:
-    """Return for each phase how large the elements of its largest gradient are, on average."""
-    found: dict[str | None, float] = {}
-    for finding in filter(_is_gradient, findings):
-        found[finding.phase] = max(found.get(finding.phase, 0.0), *_sizes(finding))
-    return found
 
 
 def _is_gradient(finding: Finding) -> bool:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
 from mindrlhf_msprobe.common.message import Messages
 from mindrlhf_msprobe.comparison.judging.suspicion import non_finite_of
+from mindrlhf_msprobe.comparison.pairing.filters import given_to
 from mindrlhf_msprobe.comparison.pairing.planner import StepPlan
-from mindrlhf_msprobe.comparison.pairing.view import View
-from mindrlhf_msprobe.comparison.steps.step_of_rank import StepResult
+from mindrlhf_msprobe.comparison.pairing.timeline import END
+from mindrlhf_msprobe.comparison.steps.step_of_rank import (
+    Job,
+    PairWork,
+    StepResult,
+    compare_pair,
+    compare_whole_step,
+)
 from mindrlhf_msprobe.comparison.steps.tally import Several
 from mindrlhf_msprobe.comparison.verdict.explain import explain, not_reached, unreadable_step
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
+    in_time,
 )
 from mindrlhf_msprobe.comparison.verdict.history import History, LeftOut, StepFindings
-from mindrlhf_msprobe.comparison.verdict.recorded_late import in_time
 from mindrlhf_msprobe.comparison.verdict.spread import spread
 from mindrlhf_msprobe.findings import (
     Cause,
@@ -36,16 +43,12 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     gathered,
 )
-from mindrlhf_msprobe.storage.reading.reader import Run
 
 
 def conclude(
     results: Sequence[StepResult],
-    sides: tuple[View, View],
-    plan: Callable[[int, int], StepPlan],
-    compare: Callable[[int, int], StepResult],
+    job: Job,
     preflight: Preflight,
-    left_out: Callable[[StepPlan, int], LeftOut] | None = None,
     earlier: Earlier | None = None,
     unread: Messages = (),
 ) -> Verdict:
@@ -57,16 +60,12 @@ def conclude(
 
     Args:
         results: in the order of their steps and ranks.
-        plan, compare: pairs, and compares, a step once more; asked for that of the first
-            divergence, and of the update before it.
-        left_out: says, of a plan and the first divergence in it, what the caller left out.
+        job: pairs, and compares, the step of the first divergence once more, and that of the update
+            before it.
         earlier: what an earlier comparison of the same training found.
         unread: what of either run could not be read. With some of it unknown, records that agree
             are no agreement of the runs.
     """
-
-    def history(rank: int) -> History:
-        return History(sides, rank, results, plan, compare)
 
     counts: Counter[str] = Counter()
     for result in results:
@@ -78,10 +77,11 @@ def conclude(
     if not _compared_something(counts):
         first = None
     elif candidates:
-        of_first = history(candidates[0].rank)
-        first, reached = _explained(candidates[0], of_first, preflight, left_out, earlier)
+        of_first = History(job, candidates[0].rank, results)
+        first, reached = _explained(candidates[0], of_first, preflight, earlier)
     else:
-        first = _first_not_reached(results, (sides[0].run, sides[1].run), plan, compare)
+        first = _first_not_reached(results, job)
+    count, bad = _together((result, result.tally.non_finite) for result in results)
     status = _outcome(counts) if first is None else Outcome.DIVERGED
     agreeing = {result.rank for result in results if result.tally.compared}
     agreeing -= {result.rank for result in candidates}
@@ -96,9 +96,9 @@ def conclude(
         steps=len({result.step for result in results}),
         ranks=len({result.rank for result in results}),
         phases=tuple(dict.fromkeys(phase for result in results for phase in result.tally.phases)),
-        parted=_diverged_ranks(candidates, first, history) if first else (),
+        parted=_diverged_ranks(candidates, first, job, results) if first else (),
         agreeing_ranks=tuple(sorted(agreeing)) if first else (),
-        non_finite=_non_finite(results),
+        non_finite=NonFinite() if bad is None else NonFinite(count, *_place(bad)),
         suspicious=_suspicious(results),
     )
 
@@ -107,7 +107,6 @@ def _explained(
     result: StepResult,
     history: History,
     preflight: Preflight,
-    left_out: Callable[[StepPlan, int], LeftOut] | None,
     earlier: Earlier | None,
 ) -> tuple[Divergence, tuple[Spread, ...]]:
     """Return the first divergence of the step that holds it, and where it reached from there."""
@@ -115,7 +114,7 @@ def _explained(
     if compared is None:  # the step could not be compared as a whole
         return unreadable_step(_first_finding(result)), ()
     index = _first_index(compared)
-    unseen = LeftOut() if left_out is None else left_out(compared.plan, index)
+    unseen = _left_out(history.job, compared.plan, index)
     step = replace(in_time(compared, index, history), left_out=unseen, earlier=earlier)
     difference = FirstDifference(step, index, history)
     before = (other for other in history.results if other.step < result.step)
@@ -126,28 +125,54 @@ def _explained(
     return first, () if first.cause is Cause.FILE else spread(difference)
 
 
-def _first_not_reached(
-    results: Sequence[StepResult],
-    runs: tuple[Run, Run],
-    plan: Callable[[int, int], StepPlan],
-    compare: Callable[[int, int], StepResult],
-) -> Divergence | None:
+def _left_out(job: Job, plan: StepPlan, index: int) -> LeftOut:
+    """Return how much the caller left out of a step before its first divergence.
+
+    What the entry there was given is compared, as far as it was left out by its name.
+    """
+    if not (job.chosen.by_name or job.sides[0].key_data_only):
+        return LeftOut()
+    if not job.chosen.by_name:
+        hidden = []  # records of cells and of other keys that each run has
+        for side in job.sides:
+            everything = replace(side, keys={}, key_data_only=False).load(plan.step, plan.rank)
+            chosen = side.load(plan.step, plan.rank)
+            cells = sum(len(entry.records) for entry in everything.entries)
+            keys = [sum(len(d.records) for d in data.key_data) for data in (everything, chosen)]
+            hidden.append(cells + keys[0] - keys[1])
+        return LeftOut(min(hidden), all_else=True)
+    begin = given_to(plan.pairs, index)
+    inside = max(begin, default=-1) + 1 if plan.pairs[index].event.kind == END else 0
+    records = sum(job.chosen.leaves_out(pair) for pair in plan.pairs[inside:index])
+    unlike = []
+    for pair in (plan.pairs[i] for i in begin if job.chosen.leaves_out(plan.pairs[i])):
+        agrees = pair.gap is not None
+        if pair.a is not None and pair.b is not None:
+            work = PairWork(plan.step, plan.rank, 0, pair.a, pair.b)
+            agrees = compare_pair(job, work).status.agrees
+        unlike += [] if agrees else [pair.record.name]
+    return LeftOut(records, given=tuple(unlike))
+
+
+def _first_not_reached(results: Sequence[StepResult], job: Job) -> Divergence | None:
     """Return where one run had stopped and the other went on, all that both have agreeing."""
     lacking = [result for result in results if result.not_reached]
     if not lacking:
         return None
     result = min(lacking, key=lambda result: (result.step, result.rank))
     index = result.first_not_reached
-    pair = plan(result.step, result.rank).pairs[index]
+    at = result.step, result.rank
+    pair = job.plan(*at).pairs[index]
     records = sum(other.not_reached for other in lacking)
-    findings = (result if result.whole else compare(result.step, result.rank)).findings
+    findings = (result if result.whole else compare_whole_step(job, *at)).findings
     before = sum(finding is not None for finding in findings[:index])
     earlier = len({other.step for other in results if other.step < result.step})
-    return not_reached(pair, (result.step, result.rank), runs, records, before, earlier)
+    runs = job.sides[0].run, job.sides[1].run
+    return not_reached(pair, at, runs, records, before, earlier)
 
 
 def _diverged_ranks(
-    candidates: Sequence[StepResult], first: Divergence, history: Callable[[int], History]
+    candidates: Sequence[StepResult], first: Divergence, job: Job, results: Sequence[StepResult]
 ) -> tuple[RankDivergence, ...]:
     """Return each rank's first divergence, of candidates in causal order."""
     late = bool(candidates) and first.record != _first_finding(candidates[0]).record
@@ -155,8 +180,11 @@ def _diverged_ranks(
     for result in candidates:
         if result.rank not in diverged:
             finding = _first_finding(result)
-            if late:
-                finding = _first_in_time(result, history(result.rank)) or finding
+            of_rank = History(job, result.rank, results)
+            compared = of_rank.compared(result.step) if late else None
+            if compared is not None:  # a parameter may have been recorded late
+                index = _first_index(compared)
+                finding = in_time(compared, index, of_rank).pairs[index][1] or finding
             step, rank, phase, record = _place(finding)
             diverged[rank] = RankDivergence(rank, step, phase, record, finding.micro_step)
     return tuple(diverged.values())
@@ -174,11 +202,6 @@ def _outcome(counts: Counter[str]) -> Outcome:
 
 def _compared_something(counts: Counter[str]) -> bool:
     return any(n and Status(status) not in ONE_SIDED for status, n in counts.items())
-
-
-def _non_finite(results: Sequence[StepResult]) -> NonFinite:
-    records, first = _together((result, result.tally.non_finite) for result in results)
-    return NonFinite() if first is None else NonFinite(records, *_place(first))
 
 
 def _suspicious(results: Sequence[StepResult]) -> Suspicious:
@@ -206,15 +229,6 @@ def _place(finding: Finding) -> tuple[int, int, str | None, str]:
 
 def _first_index(step: StepFindings) -> int:
     return next(i for i, (_, f) in enumerate(step.pairs) if f and not f.status.agrees)
-
-
-def _first_in_time(result: StepResult, history: History) -> Finding | None:
-    """Return the first finding of a rank that does not agree, of a parameter recorded late."""
-    compared = history.compared(result.step)
-    if compared is None:
-        return None
-    index = _first_index(compared)
-    return in_time(compared, index, history).pairs[index][1]
 
 
 def _first_finding(result: StepResult) -> Finding:

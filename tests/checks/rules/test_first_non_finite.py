@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers.health_runs import NAN, HealthRun, a_nan, an_inf, masking, tensor
+from helpers.health_runs import NAN, HealthRun, a_nan, an_inf, masking, steps_of, tensor
 from helpers.runs import Fault, record_training
 from helpers.runs import a_nan as make_nan
 
@@ -70,20 +70,16 @@ def test_a_healthy_run_is_silent(tmp_path):
 @pytest.mark.parametrize("bad", [a_nan, an_inf])
 def test_a_nan_of_the_backward_pass_of_one_rank(tmp_path, bad):
     """The other rank gets it by the reduction of gradients, and both by their parameters."""
-    for rank in (0, 1):
-        run = HealthRun(tmp_path / "run", rank)
-        for step in range(3):
-            with run.phase("actor_compute_log_prob"):
-                weight = bad() if step == 2 else tensor()
-                run.call("layers.0", parameters={"weight": weight})
-            if step == 1:
-                network(run, backward={"layers.1": bad()} if rank else {})
-                if not rank:
-                    run.gradients("root", kind="Network", weight=bad())
-            else:
-                network(run)
-            run.end_step()
-        run.close()
+    for run, step, rank in steps_of(tmp_path / "run", 3, (0, 1)):
+        with run.phase("actor_compute_log_prob"):
+            weight = bad() if step == 2 else tensor()
+            run.call("layers.0", parameters={"weight": weight})
+        if step == 1:
+            network(run, backward={"layers.1": bad()} if rank else {})
+            if not rank:
+                run.gradients("root", kind="Network", weight=bad())
+        else:
+            network(run)
     finding = the_one(tmp_path / "run")
     at = finding.place
     assert (at.step, at.rank, at.entry) == (1, 1, "Cell.layers.1.Dense.backward.0")
@@ -125,13 +121,11 @@ def test_an_inf_that_is_born_in_an_optimizer(tmp_path):
 
 def test_a_parameter_behind_steps_that_are_gone_is_not_said_to_come_from_the_optimizer(tmp_path):
     """As keep_mb leaves a run: the first step and the last ones."""
-    run = HealthRun(tmp_path / "run")
-    for step in range(5):
+    for run, step, _ in steps_of(tmp_path / "run", 5):
         with run.phase("actor_compute_log_prob"):
             run.call("layers.1", parameters={"weight": a_nan() if step > 2 else tensor()})
         network(run)
-        run.end_step()
-    root = run.close()
+    root = tmp_path / "run"
     for phase in ("actor_compute_log_prob", "actor_update"):
         for step in (1, 2, 3):
             shutil.rmtree(root / phase / f"step{step}")
@@ -143,13 +137,10 @@ def test_a_parameter_behind_steps_that_are_gone_is_not_said_to_come_from_the_opt
 
 def test_a_collective_that_carried_it_is_named(tmp_path):
     """Inside a layer the other rank gets it from an all-reduce of finite values of its own."""
-    for rank in (0, 1):
-        run = HealthRun(tmp_path / "run", rank)
+    for run, _, rank in steps_of(tmp_path / "run", ranks=(0, 1)):
         with run.phase("actor_compute_log_prob"):
             run.call("w1", output=a_nan() if rank else tensor())
             run.call("reduce", a_nan() if rank else tensor(), a_nan(), kind="AllReduce")
-        run.end_step()
-        run.close()
     finding = the_one(tmp_path / "run")
     assert (finding.place.rank, finding.place.entry) == (1, "Cell.w1.Dense.forward.0")
     assert [one.said.params["collective"] for one in finding.followed_by if one.rule == RULE] == [
@@ -169,26 +160,22 @@ def test_a_container_whose_own_code_made_it(tmp_path):
 
 def test_masks_are_no_finding_and_a_softmax_over_nothing_is(tmp_path):
     """-inf in a mask is normal; where it becomes NaN is to blame, not the mask."""
-    run = HealthRun(tmp_path / "run")
-    for step in range(2):
+    for run, step, _ in steps_of(tmp_path / "run", 2):
         with run.phase("actor_compute_log_prob"):
             run.call("mask", output=masking())
             run.call("scores", masking(), masking(3.0))
             run.call("softmax", masking(3.0), a_nan() if step else tensor(1.0, 0.0))
-        run.end_step()
-    finding = the_one(run.close())
+    finding = the_one(tmp_path / "run")
     assert (finding.place.step, finding.place.entry) == (1, "Cell.softmax.Dense.forward.0")
     assert "check_non_finite.cause_masked_row" in [cause.code for cause in finding.causes]
 
 
 def test_minus_inf_of_a_cell_that_never_made_it_is_where_a_nan_was_born(tmp_path):
-    run = HealthRun(tmp_path / "run")
-    for step in range(2):
+    for run, step, _ in steps_of(tmp_path / "run", 2):
         with run.phase("actor_compute_log_prob"):
             run.call("log", output=masking(2.0) if step else tensor())
             run.call("mul", masking(2.0) if step else tensor(), a_nan() if step else tensor())
-        run.end_step()
-    assert the_one(run.close()).place.entry == "Cell.log.Dense.forward.0"
+    assert the_one(tmp_path / "run").place.entry == "Cell.log.Dense.forward.0"
 
 
 def test_values_close_to_the_limit_stand_before_an_overflow(tmp_path):
@@ -207,41 +194,35 @@ def test_values_close_to_the_limit_stand_before_an_overflow(tmp_path):
 @pytest.mark.parametrize("keys", [True, False])
 def test_overflow_under_a_loss_scale_that_is_retried_is_a_note(tmp_path, keys):
     """By the trainer's own flag; without it, where float16 overflowed and nothing came of it."""
-    run = HealthRun(tmp_path / "run")
-    for step in range(3):
+    for run, step, _ in steps_of(tmp_path / "run", 3):
         bad = an_inf(dtype="Float16")
         network(run, backward={"layers.1": bad} if step == 1 else {})
         if keys:
             run.data("overflow", np.array(step == 1))
             run.data("loss_scale", np.array(1024.0 if step < 2 else 512.0, np.float32))
             run.data("loss", np.array(0.1, np.float32))
-        run.end_step()
-    result = check_run(run.close())
+    result = check_run(tmp_path / "run")
     (finding,) = (one for one in result.findings if one.rule == RULE)
     assert (finding.severity, finding.said.code) == ("note", "check_non_finite.retried")
     assert not [one for one in result.all_findings if one.severity.counts and one.rule == RULE]
 
 
 def test_overflow_that_reaches_the_parameters_is_no_retry(tmp_path):
-    run = HealthRun(tmp_path / "run")
-    for step in range(3):
+    for run, step, _ in steps_of(tmp_path / "run", 3):
         with run.phase("actor_compute_log_prob"):
             run.call("layers.0", parameters={"weight": a_nan() if step == 2 else tensor()})
         network(run, backward={"layers.1": an_inf(dtype="Float16")} if step == 1 else {})
-        run.end_step()
-    finding = the_one(run.close())
+    finding = the_one(tmp_path / "run")
     assert (finding.severity, finding.place.step) == ("error", 1)
     assert finding.place.entry == "Cell.layers.1.Dense.backward.0"
 
 
 def test_a_loss_scale_that_falls_for_ever_is_a_warning(tmp_path):
-    run = HealthRun(tmp_path / "run")
-    for step in range(12):
+    for run, step, _ in steps_of(tmp_path / "run", 12):
         network(run, backward={"layers.1": an_inf(dtype="Float16")})
         run.data("overflow", np.array(True))
         run.data("loss_scale", np.array(2.0 ** (16 - step), np.float32))
-        run.end_step()
-    codes = {one.said.code: one.severity for one in found(run.close())}
+    codes = {one.said.code: one.severity for one in found(tmp_path / "run")}
     assert codes["check_non_finite.stuck"] == "warning"
 
 
@@ -269,14 +250,12 @@ def test_key_data_log_prob_of_minus_inf(tmp_path):
 
 
 def test_nan_everywhere_from_the_first_step(tmp_path):
-    run = HealthRun(tmp_path / "run")
-    for _ in range(2):
+    for run, *_ in steps_of(tmp_path / "run", 2):
         with run.phase("actor_update"):
             run.call("layers.0", a_nan(), a_nan(), parameters={"weight": a_nan()})
             run.call("layers.1", a_nan(), a_nan(), parameters={"weight": a_nan()})
             run.gradients("layers.0", weight=a_nan())
-        run.end_step()
-    finding = the_one(run.close())
+    finding = the_one(tmp_path / "run")
     assert finding.place.step == 0
     assert finding.said.code in (
         "check_non_finite.parameter_at_first",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.health_runs import NAN, HealthRun, a_nan, tensor
+from helpers.health_runs import NAN, a_nan, steps_of, tensor
 
 from mindrlhf_msprobe import check_run
 
@@ -35,8 +35,7 @@ def data_parallel(root, births, ranks=4, *, busy=(), key_data_only=(), loss=True
         busy: ranks that recorded much before.
         key_data_only: ranks that record no layers.
     """
-    for rank in range(ranks):
-        run = HealthRun(root, rank)
+    for run, _, rank in steps_of(root, ranks=range(ranks)):
         if rank in busy:
             with run.phase("actor_compute_log_prob"):
                 for number in range(200):
@@ -55,8 +54,6 @@ def data_parallel(root, births, ranks=4, *, busy=(), key_data_only=(), loss=True
                     run.gradients(name, weight=a_nan())
         if loss:
             run.data("loss", np.array(NAN, np.float32))
-        run.end_step()
-        root = run.close()
     return root
 
 
@@ -99,17 +96,14 @@ def test_the_same_cell_on_several_ranks_is_one_finding(tmp_path):
 
 def test_data_that_were_bad_on_a_rank_before_are_a_finding_of_their_own(tmp_path):
     """Log-probabilities of one rank do not come from what another one computes later."""
-    for rank in (0, 1):
-        run = HealthRun(tmp_path / "run", rank)
+    for run, _, rank in steps_of(tmp_path / "run", ranks=(0, 1)):
         with run.phase("actor_compute_log_prob"):
             run.call("head")
         values = [[-1.0, NAN if rank == 0 else -2.0]]
         run.data("old_log_prob", np.array(values, np.float32))
         with run.phase("actor_update"):
             run.call("head", output=a_nan() if rank else tensor())
-        run.end_step()
-        root = run.close()
-    findings = found(root)
+    findings = found(tmp_path / "run")
     assert [(one.place.rank, one.said.code) for one in findings] == [
         (0, "check_non_finite.data"),
         (1, "check_non_finite.born"),
@@ -118,24 +112,20 @@ def test_data_that_were_bad_on_a_rank_before_are_a_finding_of_their_own(tmp_path
 
 def tensor_parallel(root, *, kind, born, fingerprints=True):
     """Two ranks with a shard each; what `wo` returns is reduced over them, inside of it."""
-    for rank in (0, 1):
-        run = HealthRun(root, rank)
-        for step in range(2):
-            same = f"xxh3_128:{step:032x}" if fingerprints else None
-            own = f"xxh3_128:{step:016x}{rank + 1:016x}" if fingerprints else None
-            size = {"norm": 3.0 + step} if fingerprints else {"norm": 3.0 + step + rank / 7}
-            bad = step == 1
-            with run.phase("actor_compute_log_prob"):
-                run.call("norm", tensor(fingerprint=same), tensor(fingerprint=same))
-                shard = tensor(fingerprint=own, **size)
-                if bad and born == "attention" and rank == 1:
-                    shard = a_nan(fingerprint=own)
-                run.call("attention", tensor(fingerprint=same), shard)
-                whole = a_nan(fingerprint=same) if bad else tensor(fingerprint=same)
-                run.call("wo", shard, whole, kind=kind)
-                run.call("mlp", whole, whole)
-            run.end_step()
-        root = run.close()
+    for run, step, rank in steps_of(root, 2, (0, 1)):
+        same = f"xxh3_128:{step:032x}" if fingerprints else None
+        own = f"xxh3_128:{step:016x}{rank + 1:016x}" if fingerprints else None
+        size = {"norm": 3.0 + step} if fingerprints else {"norm": 3.0 + step + rank / 7}
+        bad = step == 1
+        with run.phase("actor_compute_log_prob"):
+            run.call("norm", tensor(fingerprint=same), tensor(fingerprint=same))
+            shard = tensor(fingerprint=own, **size)
+            if bad and born == "attention" and rank == 1:
+                shard = a_nan(fingerprint=own)
+            run.call("attention", tensor(fingerprint=same), shard)
+            whole = a_nan(fingerprint=same) if bad else tensor(fingerprint=same)
+            run.call("wo", shard, whole, kind=kind)
+            run.call("mlp", whole, whole)
     return root
 
 
@@ -156,19 +146,15 @@ def test_a_shard_that_is_not_finite_reaches_its_group_by_a_collective(tmp_path, 
 
 def test_a_cell_that_holds_the_same_on_all_ranks_may_be_no_collective(tmp_path):
     """Positions are the same whatever the tokens are: NaN in them on one rank arose there."""
-    for rank in (0, 1):
-        run = HealthRun(tmp_path / "run", rank)
-        for step in range(2):
-            own, same = f"xxh3_128:{step:016x}{rank:016x}", f"xxh3_128:{7:032x}"
-            with run.phase("actor_compute_log_prob"):
-                bad = step and rank
-                run.call("embed", tensor(fingerprint=own), a_nan() if bad else tensor())
-                bad = step and not rank
-                positions = a_nan(fingerprint="xxh3_128:99") if bad else tensor(fingerprint=same)
-                run.call("positions", tensor(fingerprint=own), positions)
-            run.end_step()
-        root = run.close()
-    assert {one[1] for one in places(found(root))} == {
+    for run, step, rank in steps_of(tmp_path / "run", 2, (0, 1)):
+        own, same = f"xxh3_128:{step:016x}{rank:016x}", f"xxh3_128:{7:032x}"
+        with run.phase("actor_compute_log_prob"):
+            bad = step and rank
+            run.call("embed", tensor(fingerprint=own), a_nan() if bad else tensor())
+            bad = step and not rank
+            positions = a_nan(fingerprint="xxh3_128:99") if bad else tensor(fingerprint=same)
+            run.call("positions", tensor(fingerprint=own), positions)
+    assert {one[1] for one in places(found(tmp_path / "run"))} == {
         "Cell.embed.Dense.forward.0",
         "Cell.positions.Dense.forward.0",
     }
@@ -181,31 +167,24 @@ def test_a_collective_that_all_of_a_group_meet_says_that_the_rank_is_not_known(t
 
 
 def test_stages_of_a_pipeline_follow_each_other(tmp_path):
-    for rank in (0, 1):
-        run = HealthRun(tmp_path / "run", rank)
+    for run, _, rank in steps_of(tmp_path / "run", ranks=(0, 1)):
         with run.phase("actor_update"):
             if rank:
                 run.call("layers.1", a_nan(), a_nan())
             else:
                 run.call("embed")
                 run.call("layers.0", output=a_nan())
-        run.end_step()
-        root = run.close()
-    (finding,) = found(root)
+    (finding,) = found(tmp_path / "run")
     assert places([finding]) == [(0, "Cell.layers.0.Dense.forward.0", (0,))]
     (came,) = carried(finding)
     assert came.ranks == (1,)
 
 
 def test_a_birth_in_the_step_after_stands_for_itself_where_everything_was_finite_between(tmp_path):
-    for rank in (0, 1):
-        run = HealthRun(tmp_path / "run", rank)
-        for step in range(3):
-            with run.phase("actor_compute_log_prob"):
-                run.call("head", output=a_nan() if (step, rank) in ((0, 1), (2, 0)) else tensor())
-            run.end_step()
-        root = run.close()
-    (finding,) = found(root)  # one cell: the same finding, of both steps
+    for run, step, rank in steps_of(tmp_path / "run", 3, (0, 1)):
+        with run.phase("actor_compute_log_prob"):
+            run.call("head", output=a_nan() if (step, rank) in ((0, 1), (2, 0)) else tensor())
+    (finding,) = found(tmp_path / "run")  # one cell: the same finding, of both steps
     assert (finding.place.step, finding.place.rank, finding.times, finding.ranks) == (
         0,
         1,

@@ -6,7 +6,7 @@ import gc
 
 import numpy as np
 import pytest
-from helpers.health_runs import HealthRun, tensor
+from helpers.health_runs import HealthRun, steps_of, tensor
 
 from mindrlhf_msprobe import check_run, open_run
 from mindrlhf_msprobe.checks.check import Checking
@@ -29,8 +29,7 @@ def mixture(root, seed, kind, *, steps=4, tokens=8, change=lambda step, norms: N
             or with `zeros`, with as many rows as there are tokens.
     """
     random = np.random.default_rng(seed)
-    run = HealthRun(root)
-    for step in range(steps):
+    for run, step, _ in steps_of(root, steps):
         counts = np.bincount(random.integers(0, EXPERTS, tokens), minlength=EXPERTS)
         if seed == step:
             counts[:] = [0, tokens, 0, 0]
@@ -49,8 +48,7 @@ def mixture(root, seed, kind, *, steps=4, tokens=8, change=lambda step, norms: N
             for n, count in enumerate(counts.tolist()):
                 if count or kind != "left_out":
                     run.gradients(f"experts.{n}", weight=sized(norms[f"experts.{n}"] / 9, (4, 4)))
-        run.end_step()
-    return run.close()
+    return root
 
 
 def alarms(run, healthy):
@@ -138,14 +136,12 @@ def test_calls_and_shapes_that_never_vary_must_not(tmp_path):
 
 def long_run(root, seed, number, *, drift=0.0):
     random = np.random.default_rng(seed)
-    run = HealthRun(root)
-    for step in range(number):
+    for run, step, _ in steps_of(root, number):
         with run.phase("actor_update"):
             run.call("dense", output=sized(10 ** random.normal(0, 0.05)))
             run.call("expert", output=sized(1.0, (int(random.integers(1, 1000)), 4)))
         run.data("loss", np.float32(random.normal(2, 0.1) + 0.1 * drift * step))
-        run.end_step()
-    return run.close()
+    return root
 
 
 def kept_of(healthy, run):
@@ -191,16 +187,14 @@ def of_a_seed(root, seed, *, weights=0, drift=0.0, number=30):
     """Record a run whose norms have a level, and a slow motion of their own, by its weights."""
     random, level = np.random.default_rng(seed), np.random.default_rng(weights)
     levels, slopes = level.normal(0, 0.1, 8), level.normal(0, 0.004, 8)
-    run = HealthRun(root)
-    for step in range(number):
+    for run, step, _ in steps_of(root, number):
         with run.phase("actor_update"):
             for n, (at, slope) in enumerate(zip(levels, slopes)):
                 moved = drift * step if n == 3 else 0
                 norm = at + slope * step + moved + random.normal(0, 0.003)
                 run.call(f"layers.{n}", output=sized(10**norm))
         run.data("reward", np.float32(0.3 * (weights % 3) + random.normal(2, 0.1)))
-        run.end_step()
-    return run.close()
+    return root
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from helpers.health_runs import HealthRun, a_nan, tensor
+from helpers.health_runs import HealthRun, a_nan, steps_of, tensor
 
 from mindrlhf_msprobe import check_run, check_runs
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
@@ -20,8 +20,7 @@ def sized(norm, **others):
 def training(root, seed, *, steps=20, change=lambda step, of: None, drift=0.0):
     """Record a training whose norms and losses scatter; `change` may alter a step's norms."""
     random = np.random.default_rng(seed)
-    run = HealthRun(root)
-    for step in range(steps):
+    for run, step, _ in steps_of(root, steps):
         of = {f"layers.{n}": 10 ** random.normal(0, 0.05) for n in range(4)}
         of |= {f"grad.{n}": 10 ** random.normal(-2, 0.1) for n in range(4)}
         of["loss"] = random.normal(2, 0.1) + 0.1 * drift * step
@@ -42,8 +41,7 @@ def training(root, seed, *, steps=20, change=lambda step, of: None, drift=0.0):
             for n in range(4):
                 run.gradients(f"layers.{n}", weight=sized(of[f"grad.{n}"]))
         run.data("loss", np.float32(of["loss"]))
-        run.end_step()
-    return run.close()
+    return root
 
 
 def alarms(result):
@@ -62,126 +60,98 @@ def test_healthy_training_is_silent(tmp_path, seed):
     assert {f"history.{n}" for n in ("jump", "gradients", "dead", "routing")} <= {*result.checked}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_jump_is_named_once_with_all_that_jumps(tmp_path, seed):
-    def change(step, of):
-        if step >= 12:
-            for name in ("layers.2", "layers.3", "grad.1"):
-                of[name] *= 20
-
-    finding = only(training(tmp_path / "run", seed, change=change))
-    assert (finding.rule, finding.place.step) == ("history.jump", 12)
-    assert "Cell.layers.2." in finding.place.record
-    assert finding.said.params["others"] == 2
-
-
-def test_a_loss_that_jumps(tmp_path):
-    def change(step, of):
-        if step == 15:
-            of["loss"] = 100
-
-    finding = only(training(tmp_path / "run", 0, change=change))
-    assert (finding.rule, finding.place.key, finding.place.step) == ("history.jump", "loss", 15)
-
-
-def test_small_gradients_of_a_batch_are_no_jump(tmp_path):
-    """Where advantages happen to be small, so is every gradient and the loss; weights are not."""
+def scaled(at, by, *names):
+    """Return a change: from a step on, these norms are so many times what they are."""
 
     def change(step, of):
-        if step == 12:
-            for name in ("grad.0", "grad.1", "grad.2", "grad.3", "loss"):
-                of[name] /= 40
+        for name in names if step >= at else ():
+            of[name] *= by
 
-    assert not alarms(check_run(training(tmp_path / "run", 0, change=change)))
-
-
-def test_an_output_that_falls_is_a_jump(tmp_path):
-    def change(step, of):
-        if step >= 12:
-            of["layers.1"] /= 40
-
-    finding = only(training(tmp_path / "run", 0, change=change))
-    assert (finding.rule, finding.place.step) == ("history.jump", 12)
-    assert "Cell.layers.1." in finding.place.record
+    return change
 
 
-def test_a_loss_that_jumps_comes_before_its_gradients(tmp_path):
-    """It is saved after them."""
-
-    def change(step, of):
-        if step == 15:
-            of["loss"] = 100
-            for n in range(4):
-                of[f"grad.{n}"] *= 100
-
-    finding = only(training(tmp_path / "run", 0, change=change))
-    assert (finding.rule, finding.place.key, finding.place.step) == ("history.jump", "loss", 15)
-    assert finding.said.params["others"] == 4
+def set_to(at, **values):
+    """Return a change: in one step alone, something is what is said here."""
+    return lambda step, of: of.update(values) if step == at else None
 
 
-@pytest.mark.parametrize("factor", [30.0, 1 / 30])
-def test_gradients_that_explode_or_vanish(tmp_path, factor):
+def of_layers(factor):
+    """Return a change: gradients grow from layer to layer."""
+
     def change(step, of):
         for n in range(4):
             of[f"grad.{n}"] *= factor ** (3 - n)
 
-    finding = only(training(tmp_path / "run", 0, change=change))
-    assert (finding.rule, finding.place.step) == ("history.gradients", 0)
-    assert finding.said.params["explode"] == (factor > 1)
+    return change
 
 
-def test_a_dead_activation(tmp_path):
+def a_loss_and_its_gradients(step, of):
+    """The loss is saved after them."""
+    set_to(15, loss=100)(step, of)
+    scaled(15, 100 if step == 15 else 1, *(f"grad.{n}" for n in range(4)))(step, of)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "step", "name", "said"),
+    [
+        (scaled(12, 20, "layers.2", "layers.3", "grad.1"), "jump", 12, "layers.2", {"others": 2}),
+        (set_to(15, loss=100), "jump", 15, "loss", {"others": 0}),
+        (scaled(12, 1 / 40, "layers.1"), "jump", 12, "layers.1", {}),
+        (a_loss_and_its_gradients, "jump", 15, "loss", {"others": 4}),
+        (of_layers(30.0), "gradients", 0, "layers.0", {"explode": True}),
+        (of_layers(1 / 30), "gradients", 0, "layers.0", {"explode": False}),
+        (lambda step, of: of.update(act=0.0 if step >= 3 else 1.0), "dead", 3, "act", {}),
+        (set_to(5, router=(3.0, 3.0)), "routing", 5, "router", {}),
+    ],
+)
+def test_a_planted_fault_is_named_once(tmp_path, change, rule, step, name, said):
+    """At the first of all that it shows in, and with how many others there are."""
+    for seed in range(3) if rule == "jump" and step == 12 else (0,):
+        finding = only(training(tmp_path / str(seed), seed, change=change))
+        assert (finding.rule, finding.place.step) == (f"history.{rule}", step)
+        assert finding.place.key == name or f"Cell.{name}." in finding.place.record
+        assert {code: finding.said.params[code] for code in said} == said
+
+
+def test_small_gradients_of_a_batch_are_no_jump(tmp_path):
+    """Where advantages happen to be small, so is every gradient and the loss; weights are not."""
+    names = [*(f"grad.{n}" for n in range(4)), "loss"]
+
     def change(step, of):
-        of["act"] = 0.0 if step >= 3 else 1.0
+        scaled(12, 1 / 40 if step == 12 else 1, *names)(step, of)
 
-    finding = only(training(tmp_path / "run", 0, change=change))
-    assert (finding.rule, finding.place.step) == ("history.dead", 3)  # the first of two
-
-
-def test_an_expert_that_takes_all_tokens(tmp_path):
-    def change(step, of):
-        of["router"] = (3.0, 3.0) if step == 5 else (0.0, 7.0)
-
-    finding = only(training(tmp_path / "run", 0, change=change))
-    assert (finding.rule, finding.place.step) == ("history.routing", 5)
-    assert "Cell.router." in finding.place.record
+    assert not alarms(check_run(training(tmp_path / "run", 0, change=change)))
 
 
 def test_a_router_in_several_phases_and_calls_is_one_finding(tmp_path):
-    run = HealthRun(tmp_path / "run")
-    for _ in range(3):
+    for run, *_ in steps_of(tmp_path / "run", 3):
         for phase in ("actor_compute_log_prob", "actor_update"):
             with run.phase(phase):
                 for _ in range(2):
                     one = tensor(2.0, 2.0, dtype="Int32", shape=(32, 1))
                     run.call("router", output=one, kind="Router")
-        run.end_step()
-    finding = only(run.close())
+    finding = only(tmp_path / "run")
     assert (finding.rule, finding.place.phase) == ("history.routing", "actor_compute_log_prob")
     assert (finding.place.step, finding.last_step) == (0, 2)
 
 
 def test_a_call_whose_few_tokens_go_to_one_expert_is_healthy(tmp_path):
     """The next call has others, as a decoder has for every token that it generates."""
-    run = HealthRun(tmp_path / "run")
-    for _ in range(3):
+    for run, *_ in steps_of(tmp_path / "run", 3):
         with run.phase("actor_generate_sequences"):
             for high, low in ((2.0, 2.0), (3.0, 0.0), (1.0, 1.0)):
                 indices = tensor(high, low, dtype="Int32", shape=(16, 1))
                 run.call("router", output=indices, kind="Router")
-        run.end_step()
-    assert not alarms(check_run(run.close()))
+    assert not alarms(check_run(tmp_path / "run"))
 
 
 def test_tokens_by_expert_as_key_data(tmp_path):
-    run = HealthRun(tmp_path / "run")
-    for step in range(2):
+    for run, step, _ in steps_of(tmp_path / "run", 2):
         load = np.array([5, 6, 4, 7]) if step == 0 else np.array([0, 22, 0, 0])
         run.data("tokens_per_expert", load)
-        run.end_step()
     with_layers = training(tmp_path / "layers", 0, steps=2)
     assert not alarms(check_run(with_layers))
-    result = check_run(run.close())
+    result = check_run(tmp_path / "run")
     assert "history.routing" in {one.rule for one in result.not_checked} or alarms(result)
 
 

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.health_runs import HealthRun, tensor
+from helpers.health_runs import HealthRun, steps_of, tensor
 
 from mindrlhf_msprobe import check_run
 
@@ -76,15 +76,11 @@ def test_experts_run_as_often_as_they_have_tokens(tmp_path, name, seed):
 
 def test_a_layer_that_one_rank_lacks_from_some_step_on(tmp_path):
     """It is the same one in every step, whatever other layers do."""
-    for rank in (0, 1):
-        run = HealthRun(tmp_path / "run", rank)
-        for step in range(5):
-            with run.phase("actor_update"):
-                for n in range(3):
-                    if not (rank == 1 and n == 2 and step in (2, 3)):
-                        run.call(f"layers.{n}.up")
-            run.end_step()
-        run.close()
+    for run, step, rank in steps_of(tmp_path / "run", 5, (0, 1)):
+        with run.phase("actor_update"):
+            for n in range(3):
+                if not (rank == 1 and n == 2 and step in (2, 3)):
+                    run.call(f"layers.{n}.up")
     (finding,) = found(tmp_path / "run", "ranks.entries")
     assert (finding.place.step, finding.place.rank, finding.times) == (2, 1, 2)
     assert finding.place.entry == "Cell.layers.2.up.Dense.forward.0"
@@ -120,13 +116,9 @@ def test_other_shapes(tmp_path):
 
 def test_shapes_that_change_with_the_data_are_silent(tmp_path):
     """Batches that are padded to their longest response."""
-    for rank in (0, 1):
-        run = HealthRun(tmp_path / "run", rank)
-        for step in range(3):
-            with run.phase("actor_compute_log_prob"):
-                run.call("head", output=tensor(shape=(2, 8 + step * (rank + 1))))
-            run.end_step()
-        run.close()
+    for run, step, rank in steps_of(tmp_path / "run", 3, (0, 1)):
+        with run.phase("actor_compute_log_prob"):
+            run.call("head", output=tensor(shape=(2, 8 + step * (rank + 1))))
     assert found(tmp_path / "run", "ranks.entries") == []
 
 
@@ -146,14 +138,10 @@ def test_replicas_that_part(tmp_path):
 
 
 def test_without_fingerprints_statistics_tell_replicas_apart(tmp_path):
-    for rank in (0, 1):
-        run = HealthRun(tmp_path / "run", rank)
-        for step in range(2):
-            with run.phase("actor_compute_log_prob"):
-                own = tensor(2.0 if rank and step else 1.0)
-                run.call("head", parameters={"weight": own})
-            run.end_step()
-        run.close()
+    for run, step, rank in steps_of(tmp_path / "run", 2, (0, 1)):
+        with run.phase("actor_compute_log_prob"):
+            own = tensor(2.0 if rank and step else 1.0)
+            run.call("head", parameters={"weight": own})
     (finding,) = found(tmp_path / "run", "ranks.replicas")
     assert finding.place.step == 1
 
@@ -194,8 +182,7 @@ def test_shards_are_no_replicas(tmp_path):
 )
 def test_another_seed_where_a_table_is_the_same(tmp_path, unlike, shape, named):
     """No seed draws a table of positions: whole matrices tell replicas from slices."""
-    for rank in range(2):
-        run = HealthRun(tmp_path / "run", rank)
+    for run, _, rank in steps_of(tmp_path / "run", ranks=range(2)):
         with run.phase("actor_compute_log_prob"):
             for cell in ("positions", "scale", "up", "down"):
                 own = rank if cell in unlike else 0
@@ -210,16 +197,13 @@ def test_another_seed_where_a_table_is_the_same(tmp_path, unlike, shape, named):
                         )
                     },
                 )
-        run.end_step()
-        run.close()
     findings = found(tmp_path / "run", "ranks.replicas")
     assert [one.said.code for one in findings] == ["check_ranks.other_weights"] * named
 
 
 def test_another_seed_where_the_network_holds_the_table_itself(tmp_path):
     """Whatever sizes its inputs and outputs happen to have: it is no matrix of theirs."""
-    for rank in range(2):
-        run = HealthRun(tmp_path / "run", rank)
+    for run, _, rank in steps_of(tmp_path / "run", ranks=range(2)):
         table = {"positions": tensor(shape=(6, 4), fingerprint="positions")}
         given = tensor(shape=(2, 6), fingerprint=f"data{rank}")
         root = run.cell("root", given, tensor(shape=(2, 4)), parameters=table)
@@ -228,39 +212,26 @@ def test_another_seed_where_the_network_holds_the_table_itself(tmp_path):
                 weight = {"weight": tensor(shape=(n, m), fingerprint=f"{cell}{rank}")}
                 of = tensor(shape=(2, m), fingerprint=f"{cell} of data{rank}")
                 run.call(cell, of, tensor(shape=(2, n)), parameters=weight)
-        run.end_step()
-        run.close()
     (finding,) = found(tmp_path / "run", "ranks.replicas")
     assert finding.said.code == "check_ranks.other_weights"
 
 
-def test_another_seed_in_the_manifest_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("seeds", "size", "expected"),
+    [
+        ((1, 7, 1), 3, [("check_ranks.setting", "warning", (1,))]),
+        ((0, 1, 2), 3, []),  # one for each rank is meant so
+        ((1, 1, 1), 4, [("check_ranks.missing", "warning", (3,))]),
+    ],
+)
+def test_what_manifests_say_of_ranks(tmp_path, seeds, size, expected):
+    """Another seed, and a rank whose manifest is missing."""
     root = record(tmp_path / "run", ranks=3)
-    for rank in range(3):
+    for rank, seed in enumerate(seeds):
         path = root / ("run.json" if not rank else f"run.rank{rank}.json")
         content = json.loads(path.read_text())
-        content["seeds"] = {"mindspore": 7 if rank == 1 else 1}
+        content["seeds"] = {"mindspore": seed}
+        content["world"]["size"] = size
         path.write_text(json.dumps(content))
-    (finding,) = found(root, "ranks.settings")
-    assert (finding.severity, finding.ranks) == ("warning", (1,))
-
-
-def test_a_seed_for_each_rank_is_meant_so(tmp_path):
-    root = record(tmp_path / "run", ranks=3)
-    for rank in range(3):
-        path = root / ("run.json" if not rank else f"run.rank{rank}.json")
-        content = json.loads(path.read_text())
-        content["seeds"] = {"mindspore": rank}
-        path.write_text(json.dumps(content))
-    assert found(root, "ranks.settings") == []
-
-
-def test_a_rank_whose_manifest_is_missing(tmp_path):
-    root = record(tmp_path / "run", ranks=2)
-    for rank in range(2):
-        path = root / ("run.json" if not rank else f"run.rank{rank}.json")
-        content = json.loads(path.read_text())
-        content["world"]["size"] = 3
-        path.write_text(json.dumps(content))
-    codes = [one.said.code for one in found(root, "ranks.settings")]
-    assert codes == ["check_ranks.missing"]
+    findings = found(root, "ranks.settings")
+    assert [(one.said.code, one.severity, one.ranks) for one in findings] == expected

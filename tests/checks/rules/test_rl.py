@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.health_runs import HealthRun
+from helpers.health_runs import HealthRun, steps_of
 
 from mindrlhf_msprobe import check_run
 from mindrlhf_msprobe.findings.health import Severity
@@ -308,12 +308,10 @@ def test_values_that_are_all_nan_cost_no_rule(tmp_path, key):
 @pytest.mark.parametrize("masked", [True, False])
 def test_responses_of_one_token_again_and_again_are_not_empty(tmp_path, masked):
     """Nothing says what is padding: a token may be sampled repeatedly."""
-    run = HealthRun(tmp_path / "run")
-    for _ in range(3):
+    for run, *_ in steps_of(tmp_path / "run", 3):
         run.data("responses", np.repeat(np.int32([[5], [6], [7], [8]]), 8, axis=1))
         if masked:
             run.data("response_mask", np.ones((4, 8), np.float32))
-        run.end_step()
-    found = check_run(run.close())
+    found = check_run(tmp_path / "run")
     assert [one.rule for one in found.all_findings if one.rule.startswith("rl.")] == []
     assert {"rl.empty_responses", "rl.identical_completions"} <= {*found.checked}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.health_runs import HealthRun, tensor
+from helpers.health_runs import HealthRun, steps_of, tensor
 
 from mindrlhf_msprobe import check_run
 from mindrlhf_msprobe.findings.health import Severity
@@ -21,8 +21,7 @@ def record(root, apart, *, dtype=None, saved=np.float32, steps=3, keys=True, **s
         saved: dtype of the rollout's log-probabilities.
     """
     random = np.random.default_rng(0)
-    run = HealthRun(root)
-    for step in range(steps):
+    for run, step, _ in steps_of(root, steps):
         if dtype is not None:
             with run.phase("actor_compute_log_prob"):
                 parameters = {"weight": tensor(dtype=dtype)}
@@ -32,8 +31,6 @@ def record(root, apart, *, dtype=None, saved=np.float32, steps=3, keys=True, **s
         of_step = {"rollout_log_prob": rollout, "old_log_prob": old, **saves}
         for key, value in of_step.items() if keys else ():
             run.data(key, value)
-        run.end_step()
-    run.close()
     return root
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.health_runs import HealthRun, a_nan, tensor
+from helpers.health_runs import a_nan, steps_of, tensor
 
 from mindrlhf_msprobe import check_run
 
@@ -20,8 +20,7 @@ KEYS = {
 
 def run_of(root, key, *, late, phases=True, of_phase=False, nan=True):
     """Return a run whose update is given a NaN that a key has; or whose phase made it."""
-    run = HealthRun(root)
-    for step in range(2):
+    for run, step, _ in steps_of(root, 2):
         bad = nan and step == 1
         saved = np.full((2, 3), -0.5)
         if bad:
@@ -40,8 +39,7 @@ def run_of(root, key, *, late, phases=True, of_phase=False, nan=True):
         if late:
             run.data(key, saved)
         run.data("loss", float("nan") if bad else 1.0)
-        run.end_step()
-    return run.close()
+    return root
 
 
 def first(root):

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.health_runs import HealthRun, tensor
+from helpers.health_runs import HealthRun, steps_of, tensor
 
 from mindrlhf_msprobe import check_run
 from mindrlhf_msprobe.findings.health import Severity
@@ -80,23 +80,53 @@ def only(result):
     return finding
 
 
-def test_a_reference_that_is_not_the_initial_actor(tmp_path):
-    """One weight that was rounded, say: too little for log-probabilities to tell."""
-
-    def version(phase, step, cell):
-        return "rounded" if (phase, cell) == (REFERENCE, "layers.1.wq") else None
-
-    finding = only(Training(tmp_path / "run", version=version).play())
-    assert (finding.rule, finding.place.step) == ("weights.reference", 0)
-    assert finding.place.entry == "Cell.layers.1.wq.Dense.forward.0"
-    assert (finding.said.params["count"], finding.said.params["total"]) == (1, len(CELLS))
-
-
 def test_healthy_training_is_silent(tmp_path):
     result = Training(tmp_path / "run").play()
     assert not alarms(result)
     names = ("not_synchronised", "moved", "frozen", "zero_gradient", "large_update")
     assert {f"weights.{name}" for name in names} <= {*result.checked}
+
+
+def one_rounded_weight_of_the_reference(phase, step, cell):
+    """Too little for log-probabilities to tell."""
+    return "rounded" if (phase, cell) == (REFERENCE, "layers.1.wq") else None
+
+
+def another_weight_of_the_reference(phase, step, cell):
+    return "other" if phase == REFERENCE and step >= 2 and cell == "norm" else None
+
+
+@pytest.mark.parametrize(
+    ("faults", "rule", "step", "phase", "cell"),
+    [
+        (
+            {"version": one_rounded_weight_of_the_reference},
+            *("reference", 0, REFERENCE, "layers.1.wq"),
+        ),
+        ({"version": another_weight_of_the_reference}, "moved", 2, REFERENCE, "norm"),
+        (
+            {"inside": lambda *at: at == (OLD, 1, "head")},  # within a phase that computes
+            *("moved", 1, OLD, "head"),
+        ),
+        (
+            {"gradient": lambda step, c: "zero" if c == "layers.1.wq" and step >= 1 else None},
+            *("zero_gradient", 2, UPDATE, "layers.1.wq"),
+        ),
+        (
+            {"norm": lambda step, cell: 9.0 if cell == "head" and step >= 2 else None},
+            *("large_update", 2, UPDATE, "head"),
+        ),
+    ],
+)
+def test_a_planted_fault_is_named(tmp_path, faults, rule, step, phase, cell):
+    """Its rule, step, phase and cell, that it is one parameter, and no other alarm."""
+    finding = only(Training(tmp_path / "run", **faults).play())
+    assert (finding.rule, finding.place.step) == (f"weights.{rule}", step)
+    assert (finding.place.phase, finding.said.params["count"]) == (phase, 1)
+    assert f"Cell.{cell}." in finding.place.record
+    if rule == "reference":
+        assert finding.place.entry == f"Cell.{cell}.Dense.forward.0"
+        assert finding.said.params["total"] == len(CELLS)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -144,15 +174,6 @@ def test_averages_of_batches_are_no_weights(tmp_path, name):
     assert not alarms(training.play())
 
 
-def test_a_reference_that_moves(tmp_path):
-    def version(phase, step, cell):
-        return "other" if phase == REFERENCE and step >= 2 and cell == "norm" else None
-
-    finding = only(Training(tmp_path / "run", version=version).play())
-    assert (finding.rule, finding.place.step) == ("weights.moved", 2)
-    assert "Cell.norm." in finding.place.record
-
-
 def synchronised(phase, step, cell):
     """The reference gets the trained weights at step 2, as TR-DPO has it."""
     return f"{cell}-2" if phase == REFERENCE and step >= 2 else None
@@ -178,14 +199,6 @@ def test_a_reference_that_is_the_actor_is_said_to_be(tmp_path):
     finding = only(check_run(tmp_path / "run"))
     assert (finding.rule, finding.severity) == ("weights.moved", Severity.ERROR)
     assert finding.said.params["other"] == "actor"
-
-
-def test_a_parameter_that_moves_within_a_phase_that_computes(tmp_path):
-    def inside(phase, step, cell):
-        return phase == OLD and step == 1 and cell == "head"
-
-    finding = only(Training(tmp_path / "run", inside=inside).play())
-    assert (finding.rule, finding.place.step, finding.place.phase) == ("weights.moved", 1, OLD)
 
 
 @pytest.mark.parametrize("gradient", ["some", "none"])
@@ -257,14 +270,6 @@ def test_an_update_that_moves_nothing(tmp_path):
         assert [one.rule for one in alarms(short.play())] == rules
 
 
-def test_gradients_that_are_zero_for_one_parameter(tmp_path):
-    def gradient(step, cell):
-        return "zero" if cell == "layers.1.wq" and step >= 1 else None
-
-    finding = only(Training(tmp_path / "run", gradient=gradient).play())
-    assert (finding.rule, finding.place.step) == ("weights.zero_gradient", 2)
-
-
 def test_a_gradient_of_the_last_step_need_not_have_moved_anything_yet(tmp_path):
     training = Training(
         tmp_path / "run",
@@ -277,13 +282,11 @@ def test_a_gradient_of_the_last_step_need_not_have_moved_anything_yet(tmp_path):
 
 
 def test_parameters_without_fingerprints_are_not_called_frozen(tmp_path):
-    run = HealthRun(tmp_path / "run")
-    for _ in range(3):
+    for run, *_ in steps_of(tmp_path / "run", 3):
         with run.phase(UPDATE):
             run.call("head", parameters={"weight": tensor(shape=(4, 4))})
             run.gradients("head", weight=tensor())
-        run.end_step()
-    assert not alarms(check_run(run.close()))
+    assert not alarms(check_run(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("given", ["zero", "none"])
@@ -300,11 +303,3 @@ def test_experts_without_tokens_are_a_note(tmp_path, given):
     found = {finding.rule for finding in result.all_findings}
     assert "weights.frozen" in found
     assert bool(alarms(result)) == (given == "none")
-
-
-def test_a_weight_that_explodes(tmp_path):
-    def norm(step, cell):
-        return 9.0 if cell == "head" and step >= 2 else None
-
-    finding = only(Training(tmp_path / "run", norm=norm).play())
-    assert (finding.rule, finding.place.step) == ("weights.large_update", 2)

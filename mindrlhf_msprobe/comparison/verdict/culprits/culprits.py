@@ -10,7 +10,7 @@ otherwise, the mode of the phase.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
 from mindrlhf_msprobe.common.message import Message
@@ -27,16 +27,10 @@ from mindrlhf_msprobe.comparison.verdict.culprits.losses import aggregation, los
 from mindrlhf_msprobe.comparison.verdict.culprits.sampling import last_token, next_token
 from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
     Differing,
-    agreement_of,
     changed_between,
-    is_trained_here,
     moved_since,
     not_moved,
-    step_of,
     synchronisation,
-    trained_agreement,
-    trained_now,
-    update_before,
     written,
 )
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, status
@@ -44,10 +38,10 @@ from mindrlhf_msprobe.comparison.verdict.history import (
     Opened,
     Parameter,
     StepFindings,
-    matched,
-    same,
+    of_entries,
 )
 from mindrlhf_msprobe.comparison.verdict.occasion import cell_of, earlier_update
+from mindrlhf_msprobe.config import phases_of
 from mindrlhf_msprobe.findings import (
     Cause,
     CheckFirst,
@@ -66,11 +60,10 @@ from mindrlhf_msprobe.phases import (
     UPDATE_PHASES,
     Phase,
     key_data_home,
-    phase_table,
     role_of,
 )
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, cell_name, network_name
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, network_name
 
 #: What does not decide: what is known of the record itself is said as well.
 _NOT_RECORDED = (
@@ -127,27 +120,19 @@ def before_optimizer(first: FirstDifference) -> Culprit | None:
     entry = first.entry
     if entry is None or entry.direction != PARAMETERS_GRAD:
         return None
-    gradients, backward = _statuses_of_update(first, entry)
+    gradients, backward = [], []  # of the update; and of its backward pass before the difference
+    for _, finding, of in of_entries(first.pairs, entry.phase, opening=entry.opening):
+        if finding is not None and (of.direction, of.call) == (PARAMETERS_GRAD, entry.call):
+            gradients.append(finding.status)
+    for _, finding, of in of_entries(first.before, entry.phase, opening=entry.opening):
+        if finding is not None and of.direction == "backward":
+            backward.append(finding.status)
     if len(gradients) < 2 or any(found.agrees for found in gradients):
         return None
     if not backward or any(found is not Status.IDENTICAL for found in backward):
         return None
     details = {"phase": entry.phase, "gradients": len(gradients), "backward": len(backward)}
     return Culprit(CulpritCode.BEFORE_OPTIMIZER, details)
-
-
-def _statuses_of_update(first: FirstDifference, entry: Entry) -> tuple[list[Status], list[Status]]:
-    """Return what was found of an update's gradients, and of its backward pass before a pair."""
-    gradients, backward = [], []
-    for i, (pair, finding) in enumerate(first.pairs):
-        of = pair.entry
-        if finding is None or of is None or (of.phase, of.opening) != (entry.phase, entry.opening):
-            continue
-        if of.direction == PARAMETERS_GRAD and of.call == entry.call:
-            gradients.append(finding.status)
-        elif of.direction == "backward" and i < first.index:
-            backward.append(finding.status)
-    return gradients, backward
 
 
 def _is_undecided(culprit: Culprit) -> bool:
@@ -164,32 +149,35 @@ def optimizer(differing: Differing) -> Culprit | None:
     optimizer), `filtered` (cells were left out) and `ranks_unseen` (the gradients of other ranks
     were not recorded).
     """
-    first, here = differing.first, differing.opened(0)
-    phases = differing.history.training_phases(differing.role)
-    if here is None or not phases:
+    first, here, history = differing.first, differing.heres[0], differing.history
+    if here is None or not differing.trained_in:
         return None
-    after = _after(differing, here, phases)
+    # The status of the parameter of the trained network after the update.
+    after = Status.DIFFERENT if here.is_update else differing.status_in(differing.nows[0])
     if after is Status.IDENTICAL:
         return None  # the trained network is right
-    update = update_before(differing, here, phases)
+    update = differing.update
     if update is None:
-        return _not_recorded(differing, phases)
-    step = step_of(differing, update)
+        before = differing.number - 1
+        configs = [view.config(history.rank) for view in history.sides]
+        if any(config is None or before < config.initial_step for config in configs):
+            return None  # there may have been none
+        details = {"phase": differing.trained_in[0], "step": before}
+        return Culprit(CulpritCode.UPDATE_NOT_RECORDED, details)
+    step = differing.step_of(update)
     if step is None:
         return None
-    name = matched(here.weights, update.weights).get(differing.names[0])
-    begun, gradients = agreement_of(step, update, name), _gradients(step, update, name)
+    begun = differing.status_in(update)
+    gradients = _gradients(step, update, differing.name_in(update))
     if any(finding is None and not clipped for finding, clipped in gradients):
         return None  # left out of the comparison
-    parameters, of = differing.counts()
     details = {
         "phase": update.phase,
         "step": update.step,
         "micro_step": update.number,
-        "updates": len(differing.history.opened(0, update.step, [update.phase])),
-        "parameters": parameters,
-        "of": of,
-        "unmoved": _unmoved(differing, phases, update),
+        "updates": len(history.opened(0, update.step, [update.phase])),
+        **differing.counts(),
+        "unmoved": _unmoved(differing, update),
         "clipped": bool(gradients) and all(f is not None and c for f, c in gradients),
         "filtered": first.filtered,
         "ranks_unseen": any(_ranks_unseen(run) for run in first.runs),
@@ -198,13 +186,6 @@ def optimizer(differing: Differing) -> Culprit | None:
     if code is CulpritCode.GRADIENTS_NOT_RECORDED:
         details["weights"] = begun is not None
     return Culprit(code, details)
-
-
-def _after(differing: Differing, here: Opened, phases: Sequence[str]) -> Status | None:
-    """Return the status of the parameter of the trained network after the update, if known."""
-    if is_trained_here(differing, here):
-        return Status.DIFFERENT
-    return trained_agreement(differing, trained_now(differing, 0, phases))
 
 
 def _code(
@@ -227,16 +208,6 @@ def _code(
     return CulpritCode.OPTIMIZER_OR_SYNCHRONISATION
 
 
-def _not_recorded(differing: Differing, phases: Sequence[str]) -> Culprit | None:
-    """Return which update ought to be recorded; None if there may have been none."""
-    before = differing.step.plan.step - 1
-    configs = [view.config(differing.history.rank) for view in differing.history.sides]
-    if any(config is None or before < config.initial_step for config in configs):
-        return None
-    details = {"phase": phases[0], "step": before}
-    return Culprit(CulpritCode.UPDATE_NOT_RECORDED, details)
-
-
 def _gradients(
     step: StepFindings, update: Opened, name: Parameter | None
 ) -> list[tuple[Finding | None, bool]]:
@@ -247,11 +218,9 @@ def _gradients(
     """
     found: list[tuple[Finding | None, bool]] = []
     others: list[tuple[Finding | None, bool]] = []
-    for pair, finding in step.pairs:
-        entry = pair.entry
-        if entry is None or entry.direction != PARAMETERS_GRAD or pair.a is None:
-            continue
-        if (entry.phase, entry.opening) != (update.phase, update.number):
+    pairs = of_entries(step.pairs, update.phase, opening=update.number, direction=PARAMETERS_GRAD)
+    for pair, finding, _ in pairs:
+        if pair.a is None:
             continue
         path = pair.a.path.partition(".")[0]
         cell = cell_name(pair.a.name.removesuffix(f".{pair.a.path}"))
@@ -262,31 +231,25 @@ def _gradients(
     return [*found, *others] if found else []
 
 
-def _unmoved(differing: Differing, phases: Sequence[str], update: Opened) -> str | None:
+def _unmoved(differing: Differing, update: Opened) -> str | None:
     """Return the run in which the update changed no parameter, if it did so in the other one."""
-    moved: list[int | None] = []
-    for side in (0, 1):
-        here = differing.opened(side)
-        after = here
-        if here is not None and not is_trained_here(differing, here):
-            after = trained_now(differing, side, phases)
+    stayed: list[bool] = []
+    for side, here in enumerate(differing.heres):
+        after = here if here is None or here.is_update else differing.nows[side]
         began = differing.history.same_opening(side, update)
         if after is None or began is None:
             return None
-        pairs = matched(began.weights, after.weights)
-        answers = [same(began.weights[p], after.weights[q]) for p, q in pairs.items()]
-        unknown = not answers or None in answers
-        moved.append(None if unknown else sum(not answer for answer in answers))
-    if None in moved or moved.count(0) != 1:
-        return None
-    return "AB"[moved.index(0)]
+        answers = began.compared_with(after.weights).values()
+        if not answers or None in answers:
+            return None
+        stayed.append(all(answers))
+    return "AB"[stayed.index(True)] if stayed.count(True) == 1 else None
 
 
 def _ranks_unseen(run: Run) -> bool:
     """Return whether the job has ranks of which nothing was recorded."""
-    if run.missing_ranks:
-        return True
-    return any(config.ranks for rank in run.ranks[:1] if (config := run.config(rank)) is not None)
+    config = run.config(run.ranks[0]) if run.ranks else None
+    return bool(run.missing_ranks) or (config is not None and bool(config.ranks))
 
 
 #: In the order in which they are asked: of what is no parameter, and of a parameter.
@@ -345,40 +308,28 @@ class _Reached:
         self._cell = cell_of(first, origin) or None
         self._backward = first.entry is not None and first.entry.direction != "forward"
         config = sides[0].run.config(sides[0].rank)
-        self._table = config.phase_table() if config else phase_table({})
-        self._phase: Phase | None = self._table.get(finding.phase or "")
+        table = phases_of(config)
+        self._phase: Phase | None = table.get(finding.phase or "")
         self._recorded = {
-            network_name(cell_name(pair.entry.name), pair.record.path)
-            for pair, _ in first.pairs
-            if pair.entry is not None and pair.record.io == "parameters"
+            network_name(cell_name(entry.name), pair.record.path)
+            for pair, _, entry in of_entries(first.pairs, io="parameters")
         }
-        self._updated = self._roles_updated(first, config.initial_step if config else 0)
-
-    def _roles_updated(self, first: FirstDifference, initial_step: int) -> set[str]:
-        """Return the roles of which an update ran before."""
-        if self._step > initial_step:
-            return {phase.role for phase in self._table.values()}
-        ran = {pair.event.phase for pair, f in first.before if f is not None}
-        return {p.role for p in self._table.values() if p.name in ran and p.name in UPDATE_PHASES}
+        # The roles of which an update ran before.
+        ran = {pair.event.phase for pair, f in first.before if f is not None} & {*UPDATE_PHASES}
+        is_later = self._step > (config.initial_step if config else 0)
+        self._updated = {p.role for p in table.values() if is_later or p.name in ran}
 
     def weights(self, preflight: Preflight) -> Iterator[CheckFirst]:
         """Yield the initial weights that differ and are those of the finding's role."""
         for weights in preflight.weights:
-            # With the cells at hand whose parameters agree, it is not the weights.
-            unseen = self._cause is not Cause.COMPUTATION or self._holds_unseen(weights.different)
-            if weights.differ and self._concerns(role_of(weights.role)) and unseen:
+            # With the cells at hand whose parameters agree, it is not the weights; but a container
+            # may use those of a cell which it does not call, and which none recorded.
+            cell, unrecorded = self._cell, {*weights.different} - self._recorded
+            inside = "" if cell == ROOT else f"{cell}."
+            unseen = cell is not None and any(name.startswith(inside) for name in unrecorded)
+            may_be = self._cause is not Cause.COMPUTATION or unseen
+            if weights.differ and self._concerns(role_of(weights.role)) and may_be:
                 yield CheckFirst(Nearness.ROLE, weights)
-
-    def _holds_unseen(self, names: Iterable[str]) -> bool:
-        """Return whether the cell to blame holds one of these parameters, and none recorded it.
-
-        A container may use that of a cell which it does not call.
-        """
-        cell = self._cell
-        if cell is None:
-            return False
-        inside = (name for name in names if cell == ROOT or name.startswith(f"{cell}."))
-        return any(name not in self._recorded for name in inside)
 
     def nearness(self, difference: Difference) -> Nearness | None:
         """Return how near a setting is to the finding; None if it cannot explain it."""
@@ -386,9 +337,7 @@ class _Reached:
             return None
         if difference.step is not None and difference.step > self._step:
             return None
-        if difference.section == MODES:
-            return self._of_mode(difference)
-        if difference.section == CELLS:
+        if difference.section in (MODES, CELLS):
             return self._of_cells(difference)
         if difference.section == "generation":
             return Nearness.PHASE if self._draws and self._concerns(difference.role) else None
@@ -398,16 +347,17 @@ class _Reached:
             return Nearness.ROLE if after and self._concerns(role) else None
         return Nearness.RUN if self._of_run(difference) else None
 
-    def _of_mode(self, difference: Difference) -> Nearness | None:
-        if difference.phase is None:
-            return Nearness.ROLE if self._concerns(difference.role) else None
-        if self._phase is not None and difference.phase == self._phase.name:
-            return Nearness.PHASE if self._in_origin(difference) else None
-        return Nearness.ROLE if self._came_of_update(difference) else None
-
     def _of_cells(self, difference: Difference) -> Nearness | None:
-        if difference.phases and self._phase is not None:
-            if self._phase.name not in difference.phases:
+        """Return how near an attribute of cells is, or the mode of a phase."""
+        own = None if self._phase is None else self._phase.name
+        if difference.section == MODES:
+            if difference.phase is None:
+                return Nearness.ROLE if self._concerns(difference.role) else None
+            if difference.phase == own:
+                return Nearness.PHASE if self._in_origin(difference) else None
+            return Nearness.ROLE if self._came_of_update(difference) else None
+        if difference.phases and own is not None:
+            if own not in difference.phases:
                 return Nearness.ROLE if self._came_of_update(difference) else None
         elif not self._concerns(difference.role):
             return None

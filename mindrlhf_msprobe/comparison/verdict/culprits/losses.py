@@ -63,7 +63,13 @@ def aggregation(first: FirstDifference) -> Culprit | None:
     inputs = statuses.get(LOSS_INPUTS, [])
     known: dict[str, Any] = {"phase": phase, "key": number, "agree": agree}
     known["inputs"] = bool(inputs) and _identical(inputs)
-    known |= _given(_statuses(first, all_micro_steps=True))
+    # What is known of that which a loss may be given beside the policy's values.
+    whole = _statuses(first, all_micro_steps=True)
+    saved = [name for name in _GIVEN if whole.get(name)]
+    known["given"] = [name for name in saved if _identical(whole[name])]
+    known["unlike"] = [name for name in saved if name not in known["given"]]
+    unsaved = {} if LOSS_INPUTS in saved else _NAMED
+    known["missing"] = [name for name, keys in unsaved.items() if not {*keys} & {*saved}]
     if number == "loss" and "actor_loss" in agree:
         known["parts"] = [part for part in _PARTS if part in agree]
         if known["parts"] == [*_PARTS[:2]]:
@@ -111,15 +117,6 @@ def _coefficients(first: FirstDifference) -> dict[str, Any]:
 
 def _identical(statuses: list[Status]) -> bool:
     return all(found is Status.IDENTICAL for found in statuses)
-
-
-def _given(statuses: Mapping[str, list[Status]]) -> dict[str, list[str]]:
-    """Return what is known of that which a loss may be given beside the policy's values."""
-    saved = [name for name in _GIVEN if statuses.get(name)]
-    agree = [name for name in saved if _identical(statuses[name])]
-    whole = LOSS_INPUTS in saved
-    missing = [name for name, keys in _NAMED.items() if not (whole or {*keys} & {*saved})]
-    return {"given": agree, "unlike": [k for k in saved if k not in agree], "missing": missing}
 
 
 def _statuses(first: FirstDifference, *, all_micro_steps: bool = False) -> dict[str, list[Status]]:

@@ -81,7 +81,10 @@ def means_of(first: FirstDifference) -> dict[str, Any]:
         known["factor"] = b / a
     if tokens is None:
         return known
-    kinds = _told_apart(tokens.mask)
+    counts = tokens.mask.sum(axis=1)
+    # Whether a mean is that over tokens, whatever their values.
+    same = {"sequences": len({*counts[counts > 0].tolist()}) == 1, "places": tokens.mask.all()}
+    kinds = [name for name in _MEANS if not same.get(name)]
     found = {
         names
         for names in itertools.permutations(kinds, 2)
@@ -93,16 +96,6 @@ def means_of(first: FirstDifference) -> dict[str, Any]:
     if found and not {*possible[0]} & {*possible[1]}:
         return known | {"possible_means": dict(zip("AB", possible))}
     return known | (_counts(known["factor"], tokens.mask) if "factor" in known else {})
-
-
-def _told_apart(mask: np.ndarray) -> list[str]:
-    """Return the kinds of means that are not one and the same for every value of these tokens."""
-    counts = mask.sum(axis=1)
-    same = {
-        "sequences": len({*counts[counts > 0].tolist()}) == 1,
-        "places": bool(mask.all()),
-    }
-    return [name for name in _MEANS if not same.get(name)]
 
 
 def _counts(factor: float, mask: np.ndarray) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
@@ -16,10 +16,10 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
     part,
     status,
 )
-from mindrlhf_msprobe.comparison.verdict.history import StepFindings
+from mindrlhf_msprobe.comparison.verdict.history import of_entries
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Status
 from mindrlhf_msprobe.phases import INPUT_KEYS, PROMPTS, key_data_home, phase_table
-from mindrlhf_msprobe.storage.records import Entry, Record
+from mindrlhf_msprobe.storage.records import Entry
 
 #: Arguments of whole numbers that are no tokens.
 _NO_TOKENS = ("mask", "position", "length", "slot", "block", "table", "index", "cache", "segment")
@@ -39,9 +39,12 @@ def next_token(first: FirstDifference) -> Culprit | None:
     entry = first.entry
     if entry is None or not entry.token or entry.direction != "forward":
         return None
-    if not (_are_token_ids(first.record) and _outermost(first, first.pair)):
-        return None
-    if any(_is_of_pass(p, entry, entry.token) and p.event != first.event for p, _ in first.before):
+    path = first.record.path
+    are_numbers = first.record.leaf.is_integer and not any(w in path.lower() for w in _NO_TOKENS)
+    if not (are_numbers and (path in ("0", "input_ids") or "ids" in path)):
+        return None  # no token ids, by dtype and name
+    of_pass = _of_pass(first, entry, entry.token)
+    if not _outermost(first, first.pair) or any(p.event != first.event for p, _, _ in of_pass):
         return None  # a cell further on in the same pass: a head, say
     token = entry.token - 1
     code = _code(_outputs(first, entry, token))
@@ -51,20 +54,12 @@ def next_token(first: FirstDifference) -> Culprit | None:
     return Culprit(code, {"phase": entry.phase, "token": token, "last": False, "prompt": prompt})
 
 
-def _are_token_ids(record: Record) -> bool:
-    """Return whether an argument of the network is its token ids, by dtype and name."""
-    path = record.path
-    if not record.leaf.is_integer or any(word in path.lower() for word in _NO_TOKENS):
-        return False
-    return path in ("0", "input_ids") or "ids" in path
-
-
-def _is_of_pass(pair: Pair, like: Entry, token: int) -> bool:
-    """Return whether a pair is of the pass `token` of the same opening of a phase as an entry."""
-    entry = pair.entry
-    if entry is None:
-        return False
-    return (entry.phase, entry.opening, entry.token) == (like.phase, like.opening, token)
+def _of_pass(
+    first: FirstDifference, like: Entry, token: int
+) -> Iterator[tuple[Pair, Finding | None, Entry]]:
+    """Yield what lies before it in the pass `token`, in the same opening as an entry."""
+    of_opening = of_entries(first.before, like.phase, opening=like.opening)
+    return (one for one in of_opening if one[2].token == token)
 
 
 @rule(_OTHER, event(DATA), key({*INPUT_KEYS} - {*PROMPTS}))
@@ -74,9 +69,9 @@ def last_token(first: FirstDifference) -> Culprit | None:
     The details are those of `next_token`.
     """
     home = key_data_home(first.event.name)
-    if home is None:
+    if home is None or home.phase is None:
         return None
-    entries = [p.entry for p, _ in first.before if p.entry and p.entry.phase == home.phase]
+    entries = [entry for _, _, entry in of_entries(first.before, home.phase)]
     if not entries or not all_tokens(first, home.phase):
         return None
     opening = max(entry.opening for entry in entries)
@@ -94,14 +89,16 @@ def all_tokens(first: FirstDifference, phase: str | None) -> bool:
     Either both token ranges are wider than what was generated, or the first difference is in
     responses of no more tokens than there are recorded passes: each pass makes one.
     """
-    entries = [p.entry for p, _ in first.pairs if p.entry and p.entry.phase == phase]
-    last = max((entry.token or 0 for entry in entries), default=0)
+    if phase is None:
+        return False
+    of_phase = of_entries(first.pairs, phase)
+    last = max((entry.token or 0 for _, _, entry in of_phase), default=0)
     wanted = configs(first.runs)
     if any(config is None or config.token_range_start for config in wanted):
         return False
     if all(config is not None and last < config.token_range_end for config in wanted):
         return True
-    return phase is not None and 0 < _tokens_of(first, phase) <= last + 1
+    return 0 < _tokens_of(first, phase) <= last + 1
 
 
 def _tokens_of(first: FirstDifference, phase: str) -> int:
@@ -113,21 +110,12 @@ def _tokens_of(first: FirstDifference, phase: str) -> int:
     shapes = [leaf.shape or () for leaf in leaves]
     if not all(leaf.is_integer for leaf in leaves) or any(len(shape) != 2 for shape in shapes):
         return 0
-    rows = _rows_of_outputs(first.step, phase)
-    return max(shape[1] for shape in shapes) if rows == {shape[0] for shape in shapes} else 0
-
-
-def _rows_of_outputs(step: StepFindings, phase: str) -> set[int]:
-    """Return the sizes of the first axis of what the networks of a phase returned."""
-    return {
+    rows = {
         (pair.record.leaf.shape or (0,))[0]
-        for pair, _ in step.pairs
-        if pair.entry is not None
-        and (pair.entry.phase, pair.entry.direction) == (phase, "forward")
-        and pair.event.kind == END
-        and pair.record.io == "output"
-        and step.plan.parents.get((phase, pair.event.name)) is None
+        for pair, _, _ in of_entries(first.pairs, phase, direction="forward", io="output")
+        if pair.event.kind == END and first.parent_of(pair) is None
     }
+    return max(shape[1] for shape in shapes) if rows == {shape[0] for shape in shapes} else 0
 
 
 def counts_tokens(phase: str | None) -> bool:
@@ -138,20 +126,15 @@ def counts_tokens(phase: str | None) -> bool:
 
 def _outermost(first: FirstDifference, pair: Pair) -> bool:
     """Return whether a pair's entry is known to be of a network itself, not of a cell inside it."""
-    entry = pair.entry
-    if entry is None or first.step.plan.parents.get((entry.phase, pair.event.name)) is not None:
-        return False
-    return entry.cell == ROOT or not first.filtered
+    is_root = pair.entry is not None and pair.entry.cell == ROOT
+    return first.parent_of(pair) is None and (is_root or not first.filtered)
 
 
 def _outputs(first: FirstDifference, like: Entry, token: int) -> list[Finding]:
     """Return what was found of the outputs of the networks in one pass; [] if not all is known."""
     found = []
-    for pair, finding in first.before:
-        entry = pair.entry
-        if entry is None or entry.direction != "forward" or pair.event.kind != END:
-            continue
-        if not _is_of_pass(pair, like, token) or not _outermost(first, pair):
+    for pair, finding, entry in _of_pass(first, like, token):
+        if (entry.direction, pair.event.kind) != ("forward", END) or not _outermost(first, pair):
             continue
         if finding is not None:
             found.append(finding)
@@ -172,8 +155,17 @@ def _code(outputs: Sequence[Finding]) -> CulpritCode | None:
 
 def _new_prompt(first: FirstDifference, entry: Entry) -> bool | None:
     """Return whether the pass may be given a new prompt instead; None if it certainly is."""
-    shape = first.record.leaf.shape or ()
-    last = _shape_before(first, entry)
+    shape, argument = first.record.leaf.shape or (), (first.record.io, first.record.path)
+    # The shape of the same argument in the pass before.
+    last = next(
+        (
+            other.record.leaf.shape or ()
+            for other, _, of in _of_pass(first, entry, (entry.token or 0) - 1)
+            if (other.event.kind, of.cell) == (BEGIN, entry.cell)
+            and (other.record.io, other.record.path) == argument
+        ),
+        (),
+    )
     if not shape or not last:
         return None
     if shape[-1] == 1 or shape[-1] == last[-1] + 1:
@@ -182,15 +174,3 @@ def _new_prompt(first: FirstDifference, entry: Entry) -> bool | None:
         return None
     prompts = [f.status.agrees for _, f in first.pairs if f is not None and f.key in PROMPTS]
     return not prompts if all(prompts) else None
-
-
-def _shape_before(first: FirstDifference, entry: Entry) -> tuple[int, ...]:
-    """Return the shape of the same argument in the pass before; () where that is not known."""
-    record = first.record
-    for other, _ in first.before:
-        if other.event.kind != BEGIN or not _is_of_pass(other, entry, (entry.token or 0) - 1):
-            continue
-        same_cell = other.entry is not None and other.entry.cell == entry.cell
-        if same_cell and (other.record.io, other.record.path) == (record.io, record.path):
-            return tuple(other.record.leaf.shape or ())
-    return ()

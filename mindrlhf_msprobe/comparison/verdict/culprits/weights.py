@@ -7,8 +7,9 @@ initial ones. No run need be right for that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import field
+from functools import cached_property
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -23,6 +24,7 @@ from mindrlhf_msprobe.comparison.verdict.history import (
     Parameter,
     StepFindings,
     matched,
+    of_entries,
     parameter_of,
     same,
 )
@@ -38,7 +40,7 @@ _IS_OTHER = status(Status.DIFFERENT, Status.NON_FINITE)
 
 @dataclass(frozen=True)
 class Differing:
-    """A parameter that is the first difference of two runs.
+    """A parameter that is the first difference of two runs, and what is known of its network.
 
     Attributes:
         role: whose network holds it.
@@ -71,6 +73,11 @@ class Differing:
         return self.first.step
 
     @property
+    def number(self) -> int:
+        """The number of the step."""
+        return self.step.plan.step
+
+    @property
     def history(self) -> History:
         """The steps of its rank."""
         return self.first.history
@@ -85,26 +92,127 @@ class Differing:
 
     def is_copied(self) -> bool:
         """Return whether its network is not trained in the phase in which it differs."""
-        here = self.opened(0)
-        return here is not None and not is_trained_here(self, here)
+        here = self.heres[0]
+        return here is not None and not here.is_update
 
-    def opened(self, side: int) -> Opened | None:
-        """Return the opening of the phase in which it differs, in one run."""
-        found = self.history.opened(side, self.step.plan.step, [self.phase])
-        return next((opened for opened in found if opened.number == self.opening), None)
+    @cached_property
+    def heres(self) -> tuple[Opened | None, Opened | None]:
+        """The opening of the phase in which it differs, in each run."""
+        found = [self.history.opened(side, self.number, [self.phase]) for side in (0, 1)]
+        a, b = (next((o for o in of if o.number == self.opening), None) for of in found)
+        return a, b
 
-    def counts(self) -> tuple[int, int]:
-        """Return how many parameters of this opening differ, and how many were compared."""
+    @cached_property
+    def trained_in(self) -> list[str]:
+        """The phases that may train its network; none of a frozen one."""
+        return self.history.training_phases(self.role)
+
+    def _updates(self, side: int, step: int) -> list[Opened]:
+        """Return the updates of its network in a step; of a frozen network those of the actor's."""
+        phases = self.trained_in or self.history.training_phases("actor")
+        return [one for one in self.history.opened(side, step, phases) if one.is_update]
+
+    @cached_property
+    def nows(self) -> tuple[Opened | None, Opened | None]:
+        """Of each run the first update after the step: it begins with the weights of that time.
+
+        None where an update that was not recorded may lie between.
+        """
+        found: list[Opened | None] = []
+        for side, here in enumerate(self.heres):
+            updates = [] if here is None else self._updates(side, self.number)
+            after = [one for one in updates if here is not None and one.begin > here.begin]
+            if updates and not after:
+                after = self._updates(side, self.number + 1)
+            found.append(after[0] if after else None)
+        return found[0], found[1]
+
+    @cached_property
+    def update(self) -> Opened | None:
+        """The last update of its network before it, in A; None if that was not recorded."""
+        here = self.heres[0]
+        for step in (self.number, self.number - 1):
+            updates = self._updates(0, step)
+            if step == self.number:
+                updates = [one for one in updates if here is not None and one.begin < here.begin]
+            if updates:
+                return updates[-1]
+        return None
+
+    @cached_property
+    def origins(self) -> tuple[_Origin, _Origin]:
+        """Where the weights of each run come from."""
+        return _origin(self, 0), _origin(self, 1)
+
+    def initial(self, side: int) -> Mapping[Parameter, Leaf]:
+        """Return the weights with which its network was first entered."""
+        return self.history.initial_weights(side, self.role, self.phase)
+
+    def own(self, side: int) -> list[_State]:
+        """Return what weights its network itself had in steps before, the latest first."""
+        return [
+            ({"step": other}, opened.weights)
+            for other in self.history.before(self.number)
+            for opened in self.history.opened(side, other, [self.phase])[:1]
+        ]
+
+    def earlier(self, side: int) -> Iterator[list[_State]]:
+        """Yield what weights there were: the trained network's, those of its own, initial ones.
+
+        Each the latest first.
+        """
+        trained: list[_State] = []
+        here = self.heres[side]
+        for other in (self.number, *self.history.before(self.number)):
+            for opened in reversed(self._updates(side, other)):
+                if other == self.number and here is not None and opened.begin >= here.begin:
+                    continue
+                micro_step = {"micro_step": opened.number} if opened.number else {}
+                trained.append(({"step": other, **micro_step}, opened.weights))
+        yield trained
+        yield self.own(side)
+        initial = [self.initial(one) for one in (side, 1 - side)]
+        # The first network that a role enters may be this one, loaded otherwise: no earlier state.
+        alike = {name: leaf for name, leaf in initial[0].items() if initial[1].get(name) == leaf}
+        loaded_otherwise = self.names[side] in initial[0].keys() - alike.keys()
+        yield [] if loaded_otherwise else [({"initial": True}, alike)]
+
+    def step_of(self, opened: Opened | None) -> StepFindings | None:
+        """Return the compared step of an opening; None without one, or where it was not."""
+        if opened is None:
+            return None
+        return self.step if opened.step == self.number else self.history.compared(opened.step)
+
+    def name_in(self, opened: Opened) -> Parameter | None:
+        """Return what the parameter is called in the network of another opening of A."""
+        here = self.heres[0]
+        return None if here is None else matched(here.weights, opened.weights).get(self.names[0])
+
+    def status_in(self, opened: Opened | None) -> Status | None:
+        """Return the status of the parameter as an opening of A began; None if not known."""
+        step, status = self.step_of(opened), None
+        if opened is None or step is None:
+            return None
+        name = self.name_in(opened)
+        for pair, finding, entry in of_entries(step.pairs, opened.phase, io="parameters"):
+            if pair.a is None or entry.opening > opened.number or parameter_of(pair.a) != name:
+                continue
+            alike = _alike(pair)
+            if finding is not None:
+                status = finding.status
+            elif alike is not None:
+                status = Status.IDENTICAL if alike else Status.DIFFERENT
+        return status
+
+    def counts(self) -> dict[str, int]:
+        """Return how many parameters of this opening differ, and of how many that is known."""
         agree: dict[tuple[str, str], bool] = {}
-        for pair, finding in self.step.pairs:
-            if pair.entry is None or pair.record.io != "parameters":
-                continue
-            if (pair.entry.phase, pair.entry.opening) != (self.phase, self.opening):
-                continue
+        pairs = of_entries(self.step.pairs, self.phase, opening=self.opening, io="parameters")
+        for pair, finding, entry in pairs:
             known = finding.status.agrees if finding is not None else _alike(pair)
             if known is not None:
-                agree.setdefault((pair.entry.cell, pair.record.path), known)
-        return sum(not known for known in agree.values()), len(agree)
+                agree.setdefault((entry.cell, pair.record.path), known)
+        return {"parameters": sum(not known for known in agree.values()), "of": len(agree)}
 
 
 def _alike(pair: Pair) -> bool | None:
@@ -118,47 +226,8 @@ def _alike(pair: Pair) -> bool | None:
     return same(pair.a.leaf, pair.b.leaf)
 
 
-def is_trained_here(differing: Differing, opened: Opened) -> bool:
-    """Return whether the phase in which a parameter differs is one that trains its network."""
-    return differing.phase in UPDATE_PHASES or opened.trains
-
-
-def trained_now(differing: Differing, side: int, phases: Sequence[str]) -> Opened | None:
-    """Return the first update after the step, which begins with the weights of that time.
-
-    None where an update that was not recorded may lie between.
-    """
-    here = differing.opened(side)
-    if here is None:
-        return None
-    step = differing.step.plan.step
-    updates = _updates(differing.history.opened(side, step, phases))
-    after = [opened for opened in updates if opened.begin > here.begin]
-    if after:
-        return after[0]
-    if not updates:
-        return None
-    return next(iter(_updates(differing.history.opened(side, step + 1, phases))), None)
-
-
-def _updates(opened: Sequence[Opened]) -> list[Opened]:
-    return [one for one in opened if one.phase in UPDATE_PHASES or one.trains]
-
-
-def agreement_of(step: StepFindings, opened: Opened, name: Parameter | None) -> Status | None:
-    """Return the status of a parameter of A as an opening of a phase began, None if not known."""
-    status = None
-    for pair, finding in step.pairs:
-        if pair.entry is None or pair.record.io != "parameters" or pair.a is None:
-            continue
-        until = pair.entry.phase == opened.phase and pair.entry.opening <= opened.number
-        if until and parameter_of(pair.a) == name:
-            alike = _alike(pair)
-            if finding is not None:
-                status = finding.status
-            elif alike is not None:
-                status = Status.IDENTICAL if alike else Status.DIFFERENT
-    return status
+#: A state of weights, by its details, and the weights themselves.
+_State = tuple[Mapping[str, Any], Mapping[Parameter, Leaf]]
 
 
 @dataclass(frozen=True)
@@ -191,88 +260,63 @@ def synchronisation(differing: Differing) -> Culprit | None:
     `synchronisation`, `run` (or None), `phase`, `trained`, `parameters` and `of`; of `moved`,
     `run`, `phase`, `parameters` and `of`.
     """
-    phases = differing.history.training_phases(differing.role)
-    frozen = not phases
-    if frozen:
-        phases = differing.history.training_phases("actor")
-    nows = [trained_now(differing, side, phases) for side in (0, 1)]
-    origins = [_origin(differing, side, phases, nows[side]) for side in (0, 1)]
-    if frozen:
-        return _follows(differing, origins, nows) or _moved(differing)
-    return (
-        _moved(differing, origins)
-        or _stale(differing, origins, nows)
-        or _otherwise(differing, origins, nows)
-    )
+    if not differing.trained_in:
+        return _follows(differing) or _moved(differing)
+    return _moved(differing) or _stale(differing) or _otherwise(differing)
 
 
-def _stale(
-    differing: Differing, origins: Sequence[_Origin], nows: Sequence[Opened | None]
-) -> Culprit | None:
+def _stale(differing: Differing) -> Culprit | None:
+    origins = differing.origins
     if {"other", "unknown"} & {origin.kind for origin in origins}:
         return None  # what the other run has instead is not known to be right
     if origins[0].state == origins[1].state:
         return None
     stale = [side for side in (0, 1) if origins[side].kind == "stale"]
     side = min(stale, key=lambda side: origins[side].state.get("step", -1))
-    return _culprit(CulpritCode.NOT_SYNCHRONISED, differing, side, origins, nows)
+    return _culprit(CulpritCode.NOT_SYNCHRONISED, differing, side)
 
 
-def _follows(
-    differing: Differing, origins: Sequence[_Origin], nows: Sequence[Opened | None]
-) -> Culprit | None:
+def _follows(differing: Differing) -> Culprit | None:
     """Return that in one run a frozen network was changed to the weights of the trained one."""
-    kinds = [origin.kind for origin in origins]
+    kinds = [origin.kind for origin in differing.origins]
     if kinds.count("current") != 1:
         return None
     side = kinds.index("current")
-    here = differing.opened(side)
-    if here is None:
-        return None
-    first = differing.names[side]
-    own = [weights for _, weights in _own(differing, side)]
-    for then in (*own, _initial(differing, side)):
-        name = matched(here.weights, then).get(first)
-        if name is not None and same(here.weights[first], then[name]) is False:
-            return _culprit(CulpritCode.FOLLOWS_TRAINED, differing, side, origins, nows)
+    here = differing.heres[side]
+    for then in (*(weights for _, weights in differing.own(side)), differing.initial(side)):
+        if here is not None and here.compared_with(then).get(differing.names[side]) is False:
+            return _culprit(CulpritCode.FOLLOWS_TRAINED, differing, side)
     return None  # it may have begun with them
 
 
-def _moved(differing: Differing, origins: Sequence[_Origin] = ()) -> Culprit | None:
+def _moved(differing: Differing) -> Culprit | None:
     """Return that in one run a network was changed after the start, and in the other it was not.
 
-    By the weights that it had when it was first entered, which agree.
-
-    Args:
-        origins: of a network that may follow a trained one. Then it is said only of weights that
-            are none of that network's; of an old policy also where it followed in one run alone.
+    By the weights that it had when it was first entered, which agree. Of a network that may follow
+    a trained one it is said only of weights that are none of that network's; of an old policy also
+    where it followed in one run alone.
     """
-    apart: list[list[Parameter]] = []  # of each run, what it has otherwise than at first
-    known: list[int] = []
+    answers: list[dict[Parameter, bool | None]] = []
     first: list[Leaf] = []
-    for side in (0, 1):
-        here, then = differing.opened(side), _initial(differing, side)
+    for side, here in enumerate(differing.heres):
+        then, name = differing.initial(side), differing.names[side]
         if not differing.history.is_one_network(side, differing.phase, differing.phase):
             return None
-        pairs = {} if here is None else matched(here.weights, then)
-        if here is None or differing.names[side] not in pairs:
+        answers.append({} if here is None else here.compared_with(then))
+        if here is None or answers[-1].get(name) is None:
             return None
-        answers = {p: same(here.weights[p], then[q]) for p, q in pairs.items()}
-        if answers[differing.names[side]] is None:
-            return None
-        first.append(then[pairs[differing.names[side]]])
-        known.append(sum(answer is not None for answer in answers.values()))
-        apart.append([p for p, answer in answers.items() if answer is False])
-    moved = [differing.names[side] in apart[side] for side in (0, 1)]
+        first.append(then[matched(here.weights, then)[name]])
+    moved = [not of[name] for of, name in zip(answers, differing.names)]
     if moved[0] == moved[1] or not same(*first):
         return None
     side = moved.index(True)
-    if origins and origins[side].kind != "other":
-        alone = origins[side].kind == "current" and origins[1 - side].kind == "stale"
-        if counts_tokens(differing.phase) or not alone:
+    if differing.trained_in and differing.origins[side].kind != "other":
+        kinds = differing.origins[side].kind, differing.origins[1 - side].kind
+        if counts_tokens(differing.phase) or kinds != ("current", "stale"):
             return None
+    known = [answer for answer in answers[side].values() if answer is not None]
     details: dict[str, Any] = {"run": _RUNS[side], "phase": differing.phase}
-    details |= {"parameters": len(apart[side]), "of": known[side]}
+    details |= {"parameters": known.count(False), "of": len(known)}
     return Culprit(CulpritCode.MOVED, details)
 
 
@@ -290,13 +334,16 @@ def moved_since(first: FirstDifference) -> Culprit | None:
             continue  # its weights here say more
         later = (s for s in history.steps if s > step and history.opened(0, s, [phase]))
         seen = next(later, None)
-        differing = None if seen is None else _first_parameter(history, seen, phase)
-        if differing is None:
+        compared = None if seen is None else history.compared(seen)
+        if compared is None:
             continue
-        phases = history.training_phases(differing.role)
-        nows = [trained_now(differing, side, phases) for side in (0, 1)]
-        origins = [_origin(differing, side, phases, nows[side]) for side in (0, 1)]
-        moved = _moved(differing, origins if phases else ())
+        of_phase = (
+            Differing.of(FirstDifference(compared, index, history))
+            for index, (pair, finding) in enumerate(compared.pairs)
+            if finding is not None and pair.event.phase == phase
+        )
+        differing = next((one for one in of_phase if one is not None), None)
+        moved = None if differing is None else _moved(differing)
         if moved is not None:
             details = {**moved.details, "seen": seen, "step": step, "record": (phase,)}
             return Culprit(CulpritCode.MOVED_SINCE, details)
@@ -318,98 +365,50 @@ def _may_have_made(first: FirstDifference) -> list[str]:
     return [phase for phase in frozen if phase not in agreed]
 
 
-def _first_parameter(history: History, step: int, phase: str) -> Differing | None:
-    """Return the first parameter of a phase that differs in a step."""
-    compared = history.compared(step)
-    if compared is None:
-        return None
-    of_phase = (
-        FirstDifference(compared, index, history)
-        for index, (pair, finding) in enumerate(compared.pairs)
-        if finding is not None and pair.event.phase == phase
-    )
-    return next((one for one in map(Differing.of, of_phase) if one is not None), None)
-
-
-def _culprit(
-    code: CulpritCode,
-    differing: Differing,
-    side: int,
-    origins: Sequence[_Origin],
-    nows: Sequence[Opened | None],
-) -> Culprit:
-    origin, other, now = origins[side], origins[1 - side], nows[side]
+def _culprit(code: CulpritCode, differing: Differing, side: int) -> Culprit:
+    origin, other = differing.origins[side], differing.origins[1 - side]
+    now = differing.nows[side]
     theirs: Any = {"current": "current", "stale": dict(other.state)}.get(other.kind)
-    return Culprit(
-        code,
-        {
-            "run": _RUNS[side],
-            "phase": differing.phase,
-            "trained": now.phase if now else None,
-            **origin.state,
-            "parameters": origin.parameters,
-            "of": origin.of,
-            "other": theirs,
-            "exact": origin.exact and other.exact,
-        },
-    )
+    details = {
+        "run": _RUNS[side],
+        "phase": differing.phase,
+        "trained": now.phase if now else None,
+        **origin.state,
+        "parameters": origin.parameters,
+        "of": origin.of,
+        "other": theirs,
+        "exact": origin.exact and other.exact,
+    }
+    return Culprit(code, details)
 
 
-def _otherwise(
-    differing: Differing, origins: Sequence[_Origin], nows: Sequence[Opened | None]
-) -> Culprit | None:
+def _otherwise(differing: Differing) -> Culprit | None:
     """Return that the weights differ here while those of the trained network agree."""
-    now = nows[0]
-    if now is None or trained_agreement(differing, now) is not Status.IDENTICAL:
+    now = differing.nows[0]
+    if now is None or differing.status_in(now) is not Status.IDENTICAL:
         return None
     still = not_moved(differing)
     if still is not None:  # in another dtype, say, in which its origin is not known
         return Culprit(still.code, {**still.details, "trained_agrees": True})
-    current = [side for side in (0, 1) if origins[side].kind == "current"]
-    parameters, of = differing.counts()
-    details = {
-        "run": _RUNS[1 - current[0]] if len(current) == 1 else None,
-        "phase": differing.phase,
-        "trained": now.phase,
-        "parameters": parameters,
-        "of": of,
-    }
+    current = [side for side in (0, 1) if differing.origins[side].kind == "current"]
+    run = _RUNS[1 - current[0]] if len(current) == 1 else None
+    details = {"run": run, "phase": differing.phase, "trained": now.phase, **differing.counts()}
     return Culprit(CulpritCode.SYNCHRONISATION, details)
 
 
-def step_of(differing: Differing, opened: Opened | None) -> StepFindings | None:
-    """Return the compared step of an opening; None without one, or where it was not compared."""
-    if opened is None:
-        return None
-    if opened.step == differing.step.plan.step:
-        return differing.step
-    return differing.history.compared(opened.step)
-
-
-def trained_agreement(differing: Differing, now: Opened | None) -> Status | None:
-    """Return the status of the same parameter in the trained network, as an update of A began."""
-    here, step = differing.opened(0), step_of(differing, now)
-    if here is None or now is None or step is None:
-        return None
-    return agreement_of(step, now, matched(here.weights, now.weights).get(differing.names[0]))
-
-
-def _origin(differing: Differing, side: int, phases: Sequence[str], now: Opened | None) -> _Origin:
-    here = differing.opened(side)
+def _origin(differing: Differing, side: int) -> _Origin:
+    here, now, first = differing.heres[side], differing.nows[side], differing.names[side]
     if here is None or now is None:
         return _Origin("unknown")
-    pairs = matched(here.weights, now.weights)
-    first = differing.names[side]
-    fresh = same(here.weights[first], now.weights[pairs[first]]) if first in pairs else None
-    if fresh is None:
+    answers = here.compared_with(now.weights)
+    if answers.get(first) is None:
         return _Origin("unknown")
     exact = here.weights[first].fingerprint is not None
-    if fresh:
-        answers = [same(here.weights[p], now.weights[q]) for p, q in pairs.items()]
-        known = [answer for answer in answers if answer is not None]
+    if answers[first]:
+        known = [answer for answer in answers.values() if answer is not None]
         return _Origin("current", sum(known), len(known), exact=exact)
     best = _Origin("other")
-    for states in _earlier(differing, side, phases, here):
+    for states in differing.earlier(side):
         for state, weights in states:
             origin = _stale_since(here, now, weights, state, first, exact)
             if origin is not None and origin.parameters > best.parameters:
@@ -444,63 +443,6 @@ def _stale_since(
     return _Origin("stale", stale, len(held), state, exact) if stale else None
 
 
-#: A state of weights, by its details, and the weights themselves.
-_State = tuple[Mapping[str, Any], Mapping[Parameter, Leaf]]
-
-
-def _earlier(
-    differing: Differing, side: int, phases: Sequence[str], here: Opened
-) -> Iterator[list[_State]]:
-    """Yield what weights there were: the trained network's, those of this network, initial ones.
-
-    Each the latest first.
-    """
-    step = differing.step.plan.step
-    trained: list[_State] = []
-    for other in (step, *differing.history.before(step)):
-        for opened in reversed(_updates(differing.history.opened(side, other, phases))):
-            if other == step and opened.begin >= here.begin:
-                continue
-            state = {"step": other}
-            if opened.number:
-                state["micro_step"] = opened.number
-            trained.append((state, opened.weights))
-    yield trained
-    yield _own(differing, side)
-    initial = [_initial(differing, one) for one in (side, 1 - side)]
-    # The first network that a role enters may be this one, loaded otherwise: no earlier state then.
-    alike = {name: leaf for name, leaf in initial[0].items() if initial[1].get(name) == leaf}
-    loaded_otherwise = differing.names[side] in initial[0].keys() - alike.keys()
-    yield [] if loaded_otherwise else [({"initial": True}, alike)]
-
-
-def _initial(differing: Differing, side: int) -> Mapping[Parameter, Leaf]:
-    return differing.history.initial_weights(side, differing.role, differing.phase)
-
-
-def _own(differing: Differing, side: int) -> list[_State]:
-    """Return what weights the network itself had in steps before, the latest first."""
-    return [
-        ({"step": other}, opened.weights)
-        for other in differing.history.before(differing.step.plan.step)
-        for opened in differing.history.opened(side, other, [differing.phase])[:1]
-    ]
-
-
-def update_before(differing: Differing, here: Opened, phases: Sequence[str]) -> Opened | None:
-    """Return the last update of the network before the step; None if it was not recorded."""
-    step = differing.step.plan.step
-    for other in (step, step - 1):
-        updates = [
-            opened
-            for opened in _updates(differing.history.opened(0, other, phases))
-            if other < step or opened.begin < here.begin
-        ]
-        if updates:
-            return updates[-1]
-    return None
-
-
 def changed_between(differing: Differing) -> Culprit | None:
     """Return that a parameter was changed where nothing is updated, between two phases of a run.
 
@@ -509,67 +451,46 @@ def changed_between(differing: Differing) -> Culprit | None:
     made of it (`copied`). The details: `run` (in which it was changed), `phase`, `since` (the phase
     before), `parameters` and `of`.
     """
-    heres = [differing.opened(side) for side in (0, 1)]
-    here = heres[0]
-    phases = differing.history.training_phases(differing.role)
-    if here is None or heres[1] is None or not phases:
+    here, update, history = differing.heres[0], differing.update, differing.history
+    if here is None or differing.heres[1] is None or not differing.trained_in:
         return None
-    update = update_before(differing, here, phases)
-    if update is None and not differing.history.is_first(differing.step.plan.step):
+    if update is None and not history.is_first(differing.number):
         return None
-    if update is not None and update.step == differing.step.plan.step:
+    if update is not None and update.step == differing.number:
         return None  # the phases after it are no others than this one
-    around = differing.history.opened(0, here.step, differing.history.phases_of(differing.role))
+    around = history.opened(0, here.step, history.phases_of(differing.role))
     for last in reversed(around):
         if last.begin >= here.begin or last.phase == here.phase:
             continue
-        own = {differing.history.is_one_network(s, here.phase, last.phase) for s in (0, 1)}
-        copied = own == {False} and is_trained_here(differing, here)
-        if own != {True} and not (copied and _is_made_by(update, differing, last)):
-            continue
-        changed = _changed_since(differing, heres, last)
+        own = {history.is_one_network(s, here.phase, last.phase) for s in (0, 1)}
+        copied = own == {False} and here.is_update and _is_made_by(update, differing, last)
+        changed = _changed_since(differing, last) if copied or own == {True} else None
         if changed is not None:
-            parameters, of = differing.counts()
-            details = {
-                "run": changed,
-                "phase": here.phase,
-                "since": last.phase,
-                "parameters": parameters,
-                "of": of,
-            }
-            more = {"copied": True} if copied else {}
-            return Culprit(CulpritCode.CHANGED_BETWEEN, details | more)
+            details: dict[str, Any] = {"run": changed, "phase": here.phase, "since": last.phase}
+            details |= differing.counts() | ({"copied": True} if copied else {})
+            return Culprit(CulpritCode.CHANGED_BETWEEN, details)
     return None
 
 
 def _is_made_by(update: Opened | None, differing: Differing, copy: Opened) -> bool:
     """Return whether a network holds another value of a parameter than an update began with."""
-    here = differing.opened(0)
-    if update is None or here is None:
-        return False
-    name = differing.names[0]
-    began, held = (matched(here.weights, of.weights).get(name) for of in (update, copy))
-    if began is None or held is None:
+    began, held = (None if of is None else differing.name_in(of) for of in (update, copy))
+    if update is None or began is None or held is None:
         return False
     return same(update.weights[began], copy.weights[held]) is False
 
 
-def _changed_since(
-    differing: Differing, heres: Sequence[Opened | None], last: Opened
-) -> str | None:
+def _changed_since(differing: Differing, last: Opened) -> str | None:
     """Return the run in which a parameter changed since an opening before; None if not known."""
     answers = []
-    for side in (0, 1):
-        here = heres[side]
+    for side, here in enumerate(differing.heres):
         held = differing.history.same_opening(side, last)
-        if here is None or held is None:
+        known = {} if here is None or held is None else here.compared_with(held.weights)
+        if differing.names[side] not in known:
             return None
-        name = matched(here.weights, held.weights).get(differing.names[side])
-        if name is None:
-            return None
-        if side == 0 and agreement_of(differing.step, last, name) is not Status.IDENTICAL:
-            return None
-        answers.append(same(here.weights[differing.names[side]], held.weights[name]))
+        answers.append(known[differing.names[side]])
+    if differing.status_in(last) is not Status.IDENTICAL:
+        return None
     return _RUNS[answers.index(False)] if sorted(answers, key=str) == [False, True] else None
 
 
@@ -580,7 +501,7 @@ def not_moved(differing: Differing) -> Culprit | None:
     train it, or None), `step` (since which), `parameters` (how many changed in the other run),
     `of`, `exact`, `trained_agrees` (whether the trained network's weights are known to agree).
     """
-    earlier = differing.history.before(differing.step.plan.step)
+    earlier = differing.history.before(differing.number)
     if not earlier:
         return None
     changes = [_changed(differing, side, earlier[0]) for side in (0, 1)]
@@ -599,7 +520,7 @@ def not_moved(differing: Differing) -> Culprit | None:
         details = {
             "run": _RUNS[side],
             "phase": differing.phase,
-            "trained": next(iter(differing.history.training_phases(differing.role)), None),
+            "trained": next(iter(differing.trained_in), None),
             "step": since,
             "parameters": len(moved.names),
             "of": moved.of,
@@ -621,20 +542,16 @@ class _Changes:
 
 def _changed(differing: Differing, side: int, step: int) -> _Changes | None:
     """Return which parameters differ from those of an earlier step; None if that is not known."""
-    here = differing.opened(side)
+    here, name = differing.heres[side], differing.names[side]
     before = differing.history.opened(side, step, [differing.phase])[:1]
     if here is None or not before:
         return None
-    answers = {
-        name: same(leaf, before[0].weights[name])
-        for name, leaf in here.weights.items()
-        if name in before[0].weights
-    }
-    if answers.get(differing.names[side]) is None or None in answers.values():
+    held = before[0].weights
+    answers = {name: same(leaf, held[name]) for name, leaf in here.weights.items() if name in held}
+    if answers.get(name) is None or None in answers.values():
         return None
     changed = frozenset(name for name, answer in answers.items() if not answer)
-    exact = here.weights[differing.names[side]].fingerprint is not None
-    return _Changes(changed, len(answers), exact)
+    return _Changes(changed, len(answers), here.weights[name].fingerprint is not None)
 
 
 @rule(Differing.is_discrete)
@@ -644,7 +561,7 @@ def written(differing: Differing) -> Culprit | None:
     The details: `run`, `phase`, `dtype`, and `step`, since which the other run has not changed it;
     without it since the start.
     """
-    kept = differing.history.kept(differing.first.pair, differing.step.plan.step)
+    kept = differing.history.kept(differing.first.pair, differing.number)
     if kept is None or kept[0].alike is kept[1].alike:
         return None
     side = int(kept[0].alike)
