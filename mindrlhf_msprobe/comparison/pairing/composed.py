@@ -12,7 +12,15 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite, is_nan, is_number
-from mindrlhf_msprobe.storage.arrays.expression import Expression, InMemory, rows_of
+from mindrlhf_msprobe.storage.arrays.expression import (
+    Expression,
+    InMemory,
+    Permuted,
+    Reordered,
+    Reshaped,
+    concatenated,
+    rows_of,
+)
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
@@ -108,6 +116,51 @@ def cut_out(
     old = record.leaf
     leaf = Leaf(old.type, old.dtype, made_of.shape, data_name=old.data_name)
     return composed(record, leaf=leaf, expression=made_of)
+
+
+def reshaped(record: Record, shape: tuple[int, ...]) -> Record:
+    """Return a record with the same elements, in the same order, in another shape."""
+    if record.leaf.shape == shape:
+        return record
+    made_of = Reshaped(OfRecord(record), shape)
+    return composed(record, leaf=replace(record.leaf, shape=shape), expression=made_of)
+
+
+def transposed(record: Record) -> Record:
+    """Return a matrix with rows for columns."""
+    made_of = Permuted(OfRecord(record), (1, 0))
+    leaf = replace(record.leaf, shape=made_of.shape, fingerprint=None, md5=None)
+    return composed(record, leaf=leaf, expression=made_of)
+
+
+def joined(
+    records: Sequence[Record],
+    name: str,
+    *,
+    axis: int = 0,
+    order: Sequence[int] | None = None,
+    turned: bool = False,
+    turned_back: bool = False,
+) -> Record:
+    """Return several records as one, by the name that it is to have.
+
+    Args:
+        axis: along which they stand one behind the other, after they were `turned`.
+        order: the place, along `axis`, of each row in the records; None: as they are.
+        turned: the records are transposed before.
+        turned_back: the result is transposed.
+    """
+    parts: list[Expression] = [OfRecord(record) for record in records]
+    parts = [Permuted(part, (1, 0)) for part in parts] if turned else parts
+    axis %= max(len(parts[0].shape), 1)
+    made_of = concatenated(parts, axis)
+    if order is not None:
+        made_of = Reordered(made_of, order, axis)
+    made_of = Permuted(made_of, (1, 0)) if turned_back else made_of
+    leaf = together([record.leaf for record in records], made_of.shape)
+    stored = all(record.location is not None for record in records)
+    location = records[0].location if stored else None
+    return composed(records[0], name=name, leaf=leaf, location=location, expression=made_of)
 
 
 def gap_of(pair: Iterable[Record | None], if_unlike: bool = False) -> Message | None:

@@ -457,3 +457,48 @@ def _by_preset(
             if all(part in shapes for part in cells):
                 return _of_parts(cell, shape, cells, shapes, lambda rows: np.arange(sum(rows)))
     return None
+
+
+def as_most(found: Iterable[Fused], rules: Sequence[FusedRule] = ()) -> list[Fused]:
+    """Return fused cells whose rows are in the order that most layers have.
+
+    A network reads the rows of all its layers alike: of one that has queries where the others have
+    keys, the weight is wrong. Of orders that as many layers have, what the caller says counts, then
+    the usual one.
+
+    Args:
+        rules: what the caller says.
+    """
+    cells = [*found]
+    votes: dict[str, Counter[_Way]] = defaultdict(Counter)
+    for fused in cells:
+        votes[of_any_layer(fused.cell)][_way(fused)] += 1
+    result = []
+    for fused in cells:
+        parts = next((p for rule in rules if (p := rule.parts_of(fused.cell)) is not None), ())
+        said = [*map(of_any_layer, parts)] or _USUAL
+        of_kind = votes[of_any_layer(fused.cell)]
+        best = max(of_kind, key=lambda way: (of_kind[way], _stands_as(way, said)))
+        names, order, turned = best
+        own = [p for name in names for p in fused.parts if of_any_layer(p) == name]
+        if len(own) == len(fused.parts) and best != _way(fused):
+            fused = Fused(fused.cell, tuple(own), np.array(order), *turned)
+        result.append(fused)
+    return result
+
+
+#: The parts by their names in any layer, the order of their rows, and what is transposed.
+_Way = tuple[tuple[str, ...], tuple[int, ...], tuple[bool, bool]]
+_USUAL = [part for _, each in PRESETS for parts in each for part in parts]
+
+
+def _way(fused: Fused) -> _Way:
+    names = tuple(map(of_any_layer, fused.parts))
+    return names, tuple(fused.order.tolist()), (fused.transposed, fused.parts_transposed)
+
+
+def _stands_as(way: _Way, said: Sequence[str]) -> bool:
+    """Return whether parts stand in an order of names: whole ones, or what cells are called."""
+    found = [next((n for n in (p, p.rpartition(".")[2]) if n in said), "") for p in way[0]]
+    places = [said.index(name) for name in found if name]
+    return len(places) == len(way[0]) and places == sorted(places)

@@ -27,7 +27,7 @@ from mindrlhf_msprobe.comparison.mismatch.weights.sketched import (
     turned_alike,
     turned_distance,
 )
-from mindrlhf_msprobe.comparison.pairing.frameworks.records import SAME_PARAMETERS
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
 from mindrlhf_msprobe.comparison.pairing.fused import Fused, find_fused, find_reordered, parts_of
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names
@@ -290,8 +290,8 @@ def _with_names_of(
     found = {}
     for name, record in rollout.items():
         cell, _, own = name.rpartition(".")
-        alike = next((each for each in SAME_PARAMETERS if own in each), ())
-        known = [o for n in alike if (o := f"{cell}.{n}".lstrip(".")) in training]
+        names = (f"{cell}.{alike}".lstrip(".") for alike in alike_parameters(own))
+        known = [other for other in names if other in training]
         found[known[0] if name not in training and len(known) == 1 else name] = record
     return found
 

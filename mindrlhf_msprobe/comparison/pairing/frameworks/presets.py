@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 
 _LAYERS = re.compile(r"(?:(.*)\.)?layers\.[0-9]+")
@@ -61,6 +62,17 @@ def preset_names(rollout: Iterable[str], training: Iterable[str]) -> tuple[NameR
     if before[0] is None or before[1] is None:
         return ()
     return tuple(_rules(*cells, before[0], before[1]))
+
+
+def said_of_preset(
+    code: str, preset: Sequence[NameRule], rules: Sequence[NameRule], cells: Collection[str]
+) -> Iterator[Message]:
+    """Say which rules of a preset name cells of A that the caller's rules do not name."""
+    left = {cell for cell in cells if all(rule.rename(cell) is None for rule in rules)}
+    used = [rule for rule in preset if any(rule.rename(cell) is not None for cell in left)]
+    if used:
+        shown = [f"{rule.source} → {rule.target}" for rule in used[:2]]
+        yield message(code, count=len(used), rules=", ".join(shown))
 
 
 def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[NameRule]:

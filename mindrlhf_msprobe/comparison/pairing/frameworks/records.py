@@ -7,7 +7,7 @@ paired by their order, as far as shapes fit. Parameters are paired by their name
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,67 +15,20 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
-from mindrlhf_msprobe.comparison.pairing.composed import Composed, OfRecord, composed, together
-from mindrlhf_msprobe.storage.arrays.expression import (
-    Expression,
-    Permuted,
-    Reordered,
-    Reshaped,
-    concatenated,
+from mindrlhf_msprobe.comparison.pairing.composed import (
+    Composed,
+    composed,
+    reshaped,
+    transposed,
 )
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.operators import is_operator, parse_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
 
-def reshaped(record: Record, shape: tuple[int, ...]) -> Record:
-    """Return a record with the same elements, in the same order, in another shape."""
-    if record.leaf.shape == shape:
-        return record
-    made_of = Reshaped(OfRecord(record), shape)
-    return composed(record, leaf=replace(record.leaf, shape=shape), expression=made_of)
-
-
 def beside_of(record: Record) -> float:
     """Return the largest element of what a record stands beside; 0 where that is unknown."""
     return record.beside if isinstance(record, Composed) else 0.0
-
-
-def transposed(record: Record) -> Record:
-    """Return a matrix with rows for columns."""
-    made_of = Permuted(OfRecord(record), (1, 0))
-    leaf = replace(record.leaf, shape=made_of.shape, fingerprint=None, md5=None)
-    return composed(record, leaf=leaf, expression=made_of)
-
-
-def joined(
-    records: Sequence[Record],
-    name: str,
-    *,
-    axis: int = 0,
-    order: Sequence[int] | None = None,
-    turned: bool = False,
-    turned_back: bool = False,
-) -> Record:
-    """Return several records as one, by the name that it is to have.
-
-    Args:
-        axis: along which they stand one behind the other, after they were `turned`.
-        order: the place, along `axis`, of each row in the records; None: as they are.
-        turned: the records are transposed before.
-        turned_back: the result is transposed.
-    """
-    parts: list[Expression] = [OfRecord(record) for record in records]
-    parts = [Permuted(part, (1, 0)) for part in parts] if turned else parts
-    axis %= max(len(parts[0].shape), 1)
-    made_of = concatenated(parts, axis)
-    if order is not None:
-        made_of = Reordered(made_of, order, axis)
-    made_of = Permuted(made_of, (1, 0)) if turned_back else made_of
-    leaf = together([record.leaf for record in records], made_of.shape)
-    stored = all(record.location is not None for record in records)
-    location = records[0].location if stored else None
-    return composed(records[0], name=name, leaf=leaf, location=location, expression=made_of)
 
 
 #: What one parameter of a cell is called in one class or another.
@@ -85,6 +38,13 @@ SAME_PARAMETERS = (
     ("running_mean", "moving_mean"),
     ("running_var", "moving_variance"),
 )
+
+
+def alike_parameters(name: str) -> tuple[str, ...]:
+    """Return all that a parameter of this name in its cell may be called; nothing if only that."""
+    return next((names for names in SAME_PARAMETERS if name in names), ())
+
+
 #: Parameters on MindSpore that are buffers on PyTorch, of which dumps hold nothing.
 _BUFFERS = ("moving_mean", "moving_variance", "running_mean", "running_var")
 _WEIGHTS = ("parameters", PARAMETERS_GRAD)
@@ -235,8 +195,7 @@ def _parameters(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]
             continue
         io, path = place
         own, dot, rest = path.partition(".")
-        alike = next((names for names in SAME_PARAMETERS if own in names), ())
-        others = [(io, f"{name}{dot}{rest}") for name in alike]
+        others = [(io, f"{name}{dot}{rest}") for name in alike_parameters(own)]
         other = next((o for o in others if o in b and o not in pairs.values()), None)
         if other is not None:
             pairs[place] = other

@@ -14,18 +14,17 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.pairing.composed import composed
-from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
+from mindrlhf_msprobe.comparison.pairing.composed import composed, joined, transposed
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names, said_of_preset
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
-    SAME_PARAMETERS,
     Across,
-    joined,
+    alike_parameters,
     of_pytorch,
-    transposed,
 )
 from mindrlhf_msprobe.comparison.pairing.fused import (
     PRESETS,
     Fused,
+    as_most,
     find_fused,
     find_reordered,
     row_keys,
@@ -82,7 +81,8 @@ def translate(
     cells = _cells(a.entries), _cells(b.entries)
     preset = preset_names(cells[0], cells[1])
     all_rules = (*rules, *preset)
-    notes = [*_preset_note(preset, rules, cells[0]), *_floats_note(a.entries, b.entries)]
+    notes = [*said_of_preset("pairing.preset", preset, rules, cells[0])]
+    notes += _floats_note(a.entries, b.entries)
     names = match_names(*cells, all_rules)
     sides = _Side(a, names.common_a, names.prefix_a), _Side(b, names.common_b, names.prefix_b)
     for own, other in (sides, sides[::-1]):
@@ -99,17 +99,6 @@ def translate(
 
 def _cells(entries: Iterable[Entry]) -> set[str]:
     return {entry.cell for entry in entries if not is_operator(entry.name)}
-
-
-def _preset_note(
-    preset: Sequence[NameRule], rules: Sequence[NameRule], cells: set[str]
-) -> Iterator[Message]:
-    """Say which rules of a preset name cells of A that the caller's rules do not name."""
-    left = {cell for cell in cells if all(rule.rename(cell) is None for rule in rules)}
-    used = [rule for rule in preset if any(rule.rename(cell) is not None for cell in left)]
-    if used:
-        shown = [f"{rule.source} → {rule.target}" for rule in used[:2]]
-        yield message("pairing.preset", count=len(used), rules=", ".join(shown))
 
 
 def _floats_note(a: Iterable[Entry], b: Iterable[Entry]) -> Iterator[Message]:
@@ -245,8 +234,8 @@ class _Side:
                 for record in entry.records:
                     if record.io == io and record.leaf.is_tensor:
                         own, dot, rest = record.path.partition(".")
-                        alike = next((names[0] for names in SAME_PARAMETERS if own in names), own)
-                        found.setdefault(f"{cell} {alike}{dot}{rest}", (entry, record))
+                        first = next(iter(alike_parameters(own)), own)
+                        found.setdefault(f"{cell} {first}{dot}{rest}", (entry, record))
         return found
 
     def take_activations(self, other: _Side) -> Iterator[Message]:
@@ -526,51 +515,6 @@ def _rotary_order(kind: _Kind, rows: int) -> np.ndarray | None:
     half = np.arange(width).reshape(2, -1).T.reshape(-1)
     of_head = np.argsort(half) if turned else half
     return (np.arange(0, rows, width)[:, None] + of_head).reshape(-1)
-
-
-def as_most(found: Iterable[Fused], rules: Sequence[FusedRule] = ()) -> list[Fused]:
-    """Return fused cells whose rows are in the order that most layers have.
-
-    A network reads the rows of all its layers alike: of one that has queries where the others have
-    keys, the weight is wrong. Of orders that as many layers have, what the caller says counts, then
-    the usual one.
-
-    Args:
-        rules: what the caller says.
-    """
-    cells = [*found]
-    votes: dict[str, Counter[_Way]] = defaultdict(Counter)
-    for fused in cells:
-        votes[of_any_layer(fused.cell)][_way(fused)] += 1
-    result = []
-    for fused in cells:
-        parts = next((p for rule in rules if (p := rule.parts_of(fused.cell)) is not None), ())
-        said = [*map(of_any_layer, parts)] or _USUAL
-        of_kind = votes[of_any_layer(fused.cell)]
-        best = max(of_kind, key=lambda way: (of_kind[way], _stands_as(way, said)))
-        names, order, turned = best
-        own = [p for name in names for p in fused.parts if of_any_layer(p) == name]
-        if len(own) == len(fused.parts) and best != _way(fused):
-            fused = Fused(fused.cell, tuple(own), np.array(order), *turned)
-        result.append(fused)
-    return result
-
-
-#: The parts by their names in any layer, the order of their rows, and what is transposed.
-_Way = tuple[tuple[str, ...], tuple[int, ...], tuple[bool, bool]]
-_USUAL = [part for _, each in PRESETS for parts in each for part in parts]
-
-
-def _way(fused: Fused) -> _Way:
-    names = tuple(map(of_any_layer, fused.parts))
-    return names, tuple(fused.order.tolist()), (fused.transposed, fused.parts_transposed)
-
-
-def _stands_as(way: _Way, said: Sequence[str]) -> bool:
-    """Return whether parts stand in an order of names: whole ones, or what cells are called."""
-    found = [next((n for n in (p, p.rpartition(".")[2]) if n in said), "") for p in way[0]]
-    places = [said.index(name) for name in found if name]
-    return len(places) == len(way[0]) and places == sorted(places)
 
 
 _WEIGHTS = ("parameters", PARAMETERS_GRAD)

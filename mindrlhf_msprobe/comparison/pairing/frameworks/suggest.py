@@ -21,7 +21,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.pairing.composed import together
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
-from mindrlhf_msprobe.comparison.pairing.frameworks.records import SAME_PARAMETERS
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
 from mindrlhf_msprobe.comparison.pairing.fused import PRESETS, find_fused
 from mindrlhf_msprobe.comparison.pairing.mapping import interleaved
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, ROOT, of_any_layer, renamed
@@ -369,8 +369,7 @@ def _evidence(x: Cell, y: Cell, expected: str) -> _Evidence:
 
 def _partner(name: str, other: Cell) -> str:
     """Return what a parameter is called in another cell."""
-    alike = next((names for names in SAME_PARAMETERS if name in names), (name,))
-    return next((n for n in (name, *alike) if n in other.parameters), name)
+    return next((n for n in (name, *alike_parameters(name)) if n in other.parameters), name)
 
 
 def _lines(pairs: Sequence[tuple[Cell, Cell, _Evidence]]) -> tuple[Line, ...]:
