@@ -23,9 +23,16 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
 from mindrlhf_msprobe.comparison.pairing.composed import Composed
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, check_paths, filters, unmatched
+from mindrlhf_msprobe.comparison.pairing.frameworks.suggest import (
+    Cell,
+    Suggestion,
+    cells_of_parameters,
+    propose,
+)
 from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping, load_cells
 from mindrlhf_msprobe.comparison.pairing.parameters import (
     Correspondence,
+    Parameters,
     check_mapping,
     is_of_optimizer,
     pair_parameters,
@@ -94,6 +101,37 @@ def compare_sides(
     with Reading(threads, _Done(total, progress) if progress else None) as reading:
         found = [_compare(rank, pair, allowed, further, reading) for rank, pair in plan.pairs]
     return _conclude((str(a), str(b)), sides, plan, found, common=common)
+
+
+def suggest_for_checkpoints(
+    a: _PathLike, b: _PathLike, directory: _PathLike, step: int | None = None
+) -> Suggestion:
+    """Propose which cells of A are which of B, as `suggest_mapping` does of two runs.
+
+    Each parameter is read once, for its statistics.
+
+    Raises:
+        RunError: a side cannot be read, or the file cannot be written.
+        UsageError: the file is already there.
+    """
+    _check(a, b, (), None)
+
+    def cells() -> tuple[list[Cell], list[Cell]]:
+        sides = _open(a, step, b), _open(b, step, a)
+        with Reading(min(available_cores(), _MOST_WORKERS)) as reading:
+            mine, theirs = (_described(_of_rank(side, min(side.ranks)), reading) for side in sides)
+        return cells_of_parameters(mine), cells_of_parameters(theirs)
+
+    return propose(a, b, directory, cells)
+
+
+def _described(parameters: Parameters, reading: Reading) -> dict[str, Record]:
+    """Return the parameters of a network, without an optimizer's state, with their statistics."""
+    network = {name: record for name, record in parameters.items() if not is_of_optimizer(name)}
+    for name, record in network.items():
+        if record.location is not None and record.leaf.why is None:
+            network[name] = replace(record, leaf=reading.describe(record))
+    return network
 
 
 class _Done:

@@ -10,8 +10,9 @@ import itertools
 import math
 import os
 import re
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +33,11 @@ from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.outputs import refuse_directory, refuse_inside, replaced
 from mindrlhf_msprobe.storage.reading.reader import open_run
-from mindrlhf_msprobe.storage.records import Entry, Record, network_name
+from mindrlhf_msprobe.storage.records import Entry, Record, cell_of_parameter, network_name
 
 _MOST_PARTS = 4
 _MOST_CANDIDATES = 16  # of one layer
+_MOST_OF_SIZE = 256  # cells of one size that are looked at for each one
 
 
 @dataclass(frozen=True)
@@ -196,6 +198,15 @@ def cells_of(entries: Iterable[Entry]) -> list[Cell]:
     return found
 
 
+def cells_of_parameters(parameters: Mapping[str, Record]) -> list[Cell]:
+    """Return the cells of a network of which parameters alone are known, in their order."""
+    weights: dict[str, dict[str, Record]] = defaultdict(dict)
+    for name, record in parameters.items():
+        weights[cell_of_parameter(name)][name.rpartition(".")[2]] = record
+    last = max(len(weights) - 1, 1)
+    return [Cell(cell, "", n / last, own, ()) for n, (cell, own) in enumerate(weights.items())]
+
+
 def elements(leaf: Leaf) -> int:
     """Return how many elements a tensor has."""
     return math.prod(leaf.shape or ())
@@ -262,13 +273,30 @@ def suggest_mapping(
         RunError: a run cannot be read, they have no step in common, or the file cannot be written.
         UsageError: the file is already there.
     """
+
+    def cells() -> tuple[list[Cell], list[Cell]]:
+        mine, theirs = _opened(a, b, phases, ranks)
+        return cells_of(mine), cells_of(theirs)
+
+    return propose(a, b, directory, cells)
+
+
+def propose(
+    a: str | Path,
+    b: str | Path,
+    directory: str | Path,
+    cells: Callable[[], tuple[Sequence[Cell], Sequence[Cell]]],
+) -> Suggestion:
+    """Write which cells of A may be which of B, as `suggest_mapping` does.
+
+    Args:
+        cells: called for those of both, when the mapping can be written.
+    """
     path = refuse_directory(directory) / _FILE
     if os.path.lexists(path):
         raise UsageError.saying("error.suggestion_exists", path=str(path))
     refuse_inside(path, (a, b))
-    sides = _opened(a, b, phases, ranks)
-    cells = [cells_of(entries) for entries in sides]
-    found = Suggestion(path, *_proposed((cells[0], cells[1])))
+    found = Suggestion(path, *_proposed(cells()))
     with replaced(path) as (part,):
         part.write_bytes(_text(found).encode())
     return found
@@ -311,13 +339,13 @@ def _opened(
 def _pairs(a: Sequence[Cell], b: Sequence[Cell]) -> list[tuple[Cell, Cell, _Evidence]]:
     """Return the best partners, each cell once."""
     preset = preset_names((c.name for c in a), (c.name for c in b))
-    by_size: dict[int | None, list[Cell]] = defaultdict(list)
+    by_size: dict[tuple[int, ...], list[Cell]] = defaultdict(list)
     for cell in b:
         by_size[_size(cell)].append(cell)
     scored = []
     for i, x in enumerate(a):
         expected = renamed(preset, x.name)
-        for y in by_size[_size(x)]:
+        for y in _likely(x, by_size[_size(x)]):
             evidence = _evidence(x, y, expected)
             if evidence.confidence >= _LEAST:
                 scored.append((-evidence.confidence, abs(x.place - y.place), i, x, y, evidence))
@@ -331,10 +359,17 @@ def _pairs(a: Sequence[Cell], b: Sequence[Cell]) -> list[tuple[Cell, Cell, _Evid
     return found
 
 
-def _size(cell: Cell) -> int | None:
-    """Return how many elements its first output has; None without one."""
-    sizes = [elements(leaf) for leaf in cell.outputs[:1]]
-    return sizes[0] if sizes else None
+def _size(cell: Cell) -> tuple[int, ...]:
+    """Return how many elements its first output has; without one, each of its parameters."""
+    return tuple(map(elements, cell.outputs[:1] or cell.parameters.values()))
+
+
+def _likely(cell: Cell, others: Sequence[Cell]) -> Sequence[Cell]:
+    """Return which of cells of one size may be a cell: of very many those at its place."""
+    if len(others) <= _MOST_OF_SIZE:
+        return others
+    at = bisect_left(others, cell.place, key=lambda other: other.place)
+    return others[max(at - _MOST_OF_SIZE // 2, 0) :][:_MOST_OF_SIZE]
 
 
 @dataclass(frozen=True)
@@ -361,7 +396,8 @@ def _evidence(x: Cell, y: Cell, expected: str) -> _Evidence:
     near = 1 - abs(x.place - y.place)
     structure = (near + numbers) / 2
     ends = x.name.rpartition(".")[2] == y.name.rpartition(".")[2]
-    names = 1.0 if expected == y.name else 0.5 if ends or x.class_name == y.class_name else 0.0
+    alike = ends or x.class_name == y.class_name != ""
+    names = 1.0 if expected == y.name else 0.5 if alike else 0.0
     confidence = _VALUES * equal / count + _SHAPES * fitting / count
     confidence += _STRUCTURE * structure + _NAMES * names
     return _Evidence(confidence, equal, len(tensors))
