@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.judging.by_statistics import compare_statistics
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
@@ -23,7 +22,7 @@ from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
     summed,
 )
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Sums, Tolerance
-from mindrlhf_msprobe.comparison.judging.noise import Distance, by_distances
+from mindrlhf_msprobe.comparison.judging.noise import Distance, by_distance, distance_of
 from mindrlhf_msprobe.comparison.judging.status import side_of_leaf, status_of_elements
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
 from mindrlhf_msprobe.comparison.pairing.composed import opened
@@ -70,21 +69,20 @@ _Judged = tuple[Status, "Metrics | None", Messages, tuple[Side, Side]]
 
 
 def _by_elements(a: Record, b: Record, tolerance: Tolerance, reading: Reading) -> _Judged:
-    compared = reading.compare(a, b, tolerance)
-    status, metrics, notes = status_of_elements(a.leaf, b.leaf, compared.elements, tolerance)
+    compared, rounded_to = reading.compare(a, b, tolerance)
+    status, metrics, notes = status_of_elements(a.leaf, b.leaf, compared, tolerance)
     if a.leaf.dtype != b.leaf.dtype and status is not Status.IDENTICAL:
         dtypes = {"a": a.leaf.dtype, "b": b.leaf.dtype}
         notes = (*notes, message("note.dtypes", **dtypes))
-        if compared.rounded_to is not None and status is Status.DIFFERENT:
+        if rounded_to is not None and status is Status.DIFFERENT:
             status = Status.WITHIN_TOLERANCE
-            notes = (message("checkpoint.rounded", **dtypes, to=compared.rounded_to),)
+            notes = (message("checkpoint.rounded", **dtypes, to=rounded_to),)
     if status in _EXPLAINABLE:
         notes = (*notes, *_transposed(a, b, reading))
-    norms = compared.elements.norms
     counts = ((m.nan_a, m.inf_a), (m.nan_b, m.inf_b)) if (m := metrics) else ((0, 0), (0, 0))
     of_a, of_b = (
         replace(_side(record), norm=norm, nan_count=nan, inf_count=inf)
-        for record, norm, (nan, inf) in zip((a, b), norms, counts)
+        for record, norm, (nan, inf) in zip((a, b), compared.norms, counts)
     )
     return status, metrics, notes, (of_a, of_b)
 
@@ -145,22 +143,15 @@ def against_noise(
     same = len({(leaf.dtype, leaf.shape) for leaf in usable}) == 1
     if not runs or len(usable) < runs + 2 or not same:
         return _with_note(finding, message("checkpoint.no_noise")), False
-    discrete = b.leaf.is_discrete
+    values = (_size(b),) * (1 if b.leaf.is_discrete else 2)
 
     def distance(x: Record, y: Record) -> Distance:
-        compared = reading.compare(x, y, Tolerance()).elements
-        found = compared.metrics
-        if discrete:
-            return Distance((1.0 - found.equal_percent / 100,))
-        unlike = compared.one_sided or compared.unlike
-        return Distance((found.max_abs_err or 0.0, found.euclidean or 0.0), unlike)
+        return distance_of(reading.compare(x, y, Tolerance())[0], b.leaf)
 
     try:
-        spreads = [distance(x, y) for x, y in itertools.combinations(members, 2)]
-        apart = [distance(x, b) for x in members]
+        noise = by_distance(b, members, distance, values)
     except CheckpointError as error:
         return _with_note(finding, message("note.noise_unknown", error=error)), False
-    noise = by_distances(spreads, apart, (_size(b),) * (1 if discrete else 2), runs)
     status = Status.WITHIN_TOLERANCE if noise.natural else finding.status
     return _with_note(replace(finding, status=status), noise.note), noise.natural
 
@@ -192,20 +183,8 @@ _AHEAD = 2  # spans that each thread may be ahead of the one whose turn it is
 _FLOATS = {BFLOAT16: 16, "Float16": 16, "Float32": 32, "Float64": 64}  # and their bits
 
 _Found = TypeVar("_Found")
-#: Told how many elements more are done.
-Progress = Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class Compared:
-    """How far two parameters are apart.
-
-    Attributes:
-        rounded_to: the dtype to which the one was rounded, if that makes it the other one.
-    """
-
-    elements: ArrayComparison
-    rounded_to: str | None = None
+#: Called with how many elements are done, and of how many.
+Progress = Callable[[int, int], None]
 
 
 class Reading:
@@ -213,12 +192,13 @@ class Reading:
 
     Args:
         workers: how many; each holds a few spans of both sides.
-        progress: told how much is done.
+        total: how many elements there are to be compared.
+        progress: told how many are done.
     """
 
-    def __init__(self, workers: int, progress: Progress | None = None) -> None:
+    def __init__(self, workers: int, total: int = 0, progress: Progress | None = None) -> None:
         self._workers = workers
-        self._progress = progress
+        self._done, self._total, self._progress = 0, total, progress
         self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
 
     def __enter__(self) -> Reading:
@@ -228,8 +208,13 @@ class Reading:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def compare(self, a: Record, b: Record, tolerance: Tolerance) -> Compared:
+    def compare(
+        self, a: Record, b: Record, tolerance: Tolerance
+    ) -> tuple[ArrayComparison, str | None]:
         """Compare the elements of two parameters of one shape.
+
+        Returns:
+            Also the dtype to which the one was rounded, if that makes it the other one.
 
         Raises:
             CheckpointError: a file cannot be read.
@@ -251,11 +236,11 @@ class Reading:
             x, y = [side.read(0, size) for side in sides] or [np.empty(0, np.float32)] * 2
             self._told(size)
             rounded = _is_rounded(x, y, lower, is_low)
-            return Compared(compare_arrays(x, y, tolerance), lower if rounded else None)
+            return compare_arrays(x, y, tolerance), lower if rounded else None
         found = [*self._in_order(of_span, size)]
         rounded = lower is not None and all(is_rounded for _, is_rounded in found)
         elements = summed([sums for sums, _ in found], size, tolerance)
-        return Compared(elements, lower if rounded else None)
+        return elements, lower if rounded else None
 
     def transposed(self, a: Record, b: Record) -> str | None:
         """Return to which dtype B is A transposed and rounded, "" if not rounded; None if neither.
@@ -323,8 +308,9 @@ class Reading:
                 running.append((stop - start, self._pool.submit(work, start, stop)))
 
     def _told(self, elements: int) -> None:
+        self._done = min(self._done + elements, self._total)
         if self._progress is not None:
-            self._progress(elements)
+            self._progress(self._done, self._total)
 
 
 def _lower(a: str | None, b: str | None) -> str | None:

@@ -14,6 +14,7 @@ from mindrlhf_msprobe.common.patterns import pattern
 from mindrlhf_msprobe.common.printable import few_numbers, shortened
 from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.checkpoint_parameters import (
+    Progress,
     Reading,
     against_noise,
     compare_parameter,
@@ -57,9 +58,6 @@ _SHOWN = 4
 _TENSOR = "mindspore.Tensor"
 _ALONE = {"A": Status.ONLY_IN_A, "B": Status.ONLY_IN_B}
 
-#: Called with how many elements are done, and of how many.
-Progress = Callable[[int, int], None]
-
 
 def compare_sides(
     a: _PathLike,
@@ -98,7 +96,7 @@ def compare_sides(
     check_mapping(rules, plan.names)
     threads = workers or min(available_cores(), _MOST_WORKERS)
     total = sum(_size(pair) for _, pair in plan.pairs)
-    with Reading(threads, _Done(total, progress) if progress else None) as reading:
+    with Reading(threads, total, progress) as reading:
         found = [_compare(rank, pair, allowed, further, reading) for rank, pair in plan.pairs]
     return _conclude((str(a), str(b)), sides, plan, found, common=common)
 
@@ -134,19 +132,6 @@ def _described(parameters: Parameters, reading: Reading) -> dict[str, Record]:
     return network
 
 
-class _Done:
-    """Adds up what is done, for who wants to know."""
-
-    def __init__(self, total: int, progress: Progress) -> None:
-        self._total = total
-        self._done = 0
-        self._progress = progress
-
-    def __call__(self, more: int) -> None:
-        self._done = min(self._done + more, self._total)
-        self._progress(self._done, self._total)
-
-
 def _check(
     a: _PathLike,
     b: _PathLike,
@@ -170,14 +155,10 @@ def _check(
 
 def _open(path: _PathLike, step: int | None, other: _PathLike | None = None) -> Checkpoint:
     path = Path(path)
-    if path.is_dir() and not is_checkpoint(path) and _is_of_run(path):
-        return recorded_parameters(path, step, None if other is None else Path(other))
+    if path.is_dir() and not is_checkpoint(path):
+        if has_dumps(path) or any((at / RUN_FILE).exists() for at in (path, path.parent)):
+            return recorded_parameters(path, step, None if other is None else Path(other))
     return open_checkpoint(path)
-
-
-def _is_of_run(path: Path) -> bool:
-    """Return whether a directory is that of a run, or of one of its phases."""
-    return has_dumps(path) or any((at / RUN_FILE).exists() for at in (path, path.parent))
 
 
 @dataclass(frozen=True)
@@ -213,8 +194,11 @@ def _plan(sides: tuple[Checkpoint, Checkpoint], mapping: CellMapping, chosen: Fi
         found, said = pair_parameters(_of_rank(a, rank), _of_rank(b, rank), mapping)
         pairs += ((rank, pair) for pair in found)
         remarks += said
-    if a.whole != b.whole:
-        _refuse_parts(b if a.whole else a, [pair for _, pair in pairs])
+    parts = b if a.whole else a
+    for _, pair in pairs if a.whole != b.whole else ():  # nothing says how parts lie in wholes
+        if len({record.leaf.shape for record in pair.records}) > 1 or len(pair.records) < 2:
+            what = {"path": str(parts.path), "ranks": len(parts.ranks)}
+            raise CheckpointError.saying("checkpoint.parts", **what, name=shortened(pair.name))
     names = frozenset(name for _, pair in pairs for name in pair.stored_names)
     taken = tuple(of_rank for of_rank in pairs if _takes(of_rank[1], chosen))
     if not taken and pairs:
@@ -236,18 +220,6 @@ def _record_of(path: Path, name: str, tensor: StoredTensor) -> Record:
     """Return a parameter of a checkpoint as what a run would have recorded of it."""
     leaf = Leaf(_TENSOR, tensor.dtype, tensor.shape, why=tensor.why)
     return Composed(tensor.name, "parameters", name, leaf, str(path), expression=tensor)
-
-
-def _refuse_parts(parts: Checkpoint, pairs: Sequence[Correspondence]) -> None:
-    """Refuse to compare parts of parameters, of which nothing says how they lie, with whole ones.
-
-    Raises:
-        CheckpointError: that would be.
-    """
-    for pair in pairs:
-        if pair.a is None or pair.b is None or pair.a.leaf.shape != pair.b.leaf.shape:
-            what = {"path": str(parts.path), "ranks": len(parts.ranks)}
-            raise CheckpointError.saying("checkpoint.parts", **what, name=shortened(pair.name))
 
 
 def _takes(pair: Correspondence, chosen: Filters) -> bool:
@@ -353,15 +325,12 @@ def _without_alone(
     """
     for side, status in _ALONE.items():
         alone = [finding for finding in findings if finding.status is status]
-        if alone and (always or not _has_any(findings, "B" if side == "A" else "A")):
+        others = (finding.b if side == "A" else finding.a for finding in findings)
+        if alone and (always or all(other.name is None for other in others)):
             names = [shortened(finding.record) for finding in alone[:_SHOWN]]
             coverage.append(message(code, side=side, count=len(alone), names=names))
             findings = [finding for finding in findings if finding.status is not status]
     return findings
-
-
-def _has_any(findings: Sequence[Finding], side: str) -> bool:
-    return any((f.a if side == "A" else f.b).name is not None for f in findings)
 
 
 def _perhaps_cut(
@@ -387,22 +356,22 @@ def _perhaps_cut(
 def _texts(sides: tuple[Checkpoint, Checkpoint]) -> tuple[tuple[Finding, ...], list[Message]]:
     """Compare entries that are no tensors; those of one side alone are not compared."""
     a, b = sides[0].texts, sides[1].texts
-    found = tuple(_of_text(name, a[name], b[name]) for name in a if name in b)
+    found = []
+    for name in (name for name in a if name in b):
+        values = Side(name, "str", value=a[name]), Side(name, "str", value=b[name])
+        status = Status.IDENTICAL
+        notes: Messages = ()
+        if a[name] != b[name]:
+            status = Status.DIFFERENT
+            notes = (message("note.values", a=repr(a[name]), b=repr(b[name])),)
+        found.append(finding_of(name, 0, status, values, notes))
     alone = []
     for side, own, others in (("A", a, b), ("B", b, a)):
         names = [name for name in own if name not in others]
         if names:
             what = {"count": len(names), "names": [shortened(name) for name in names[:_SHOWN]]}
             alone.append(message("checkpoint.texts_only_in", side=side, **what))
-    return found, alone
-
-
-def _of_text(name: str, a: str, b: str) -> Finding:
-    sides = Side(name, "str", value=a), Side(name, "str", value=b)
-    if a == b:
-        return finding_of(name, 0, Status.IDENTICAL, sides)
-    notes = (message("note.values", a=repr(a), b=repr(b)),)
-    return finding_of(name, 0, Status.DIFFERENT, sides, notes)
+    return tuple(found), alone
 
 
 def _rules(compared: Sequence[_Compared]) -> tuple[RuleUse, ...]:

@@ -115,7 +115,7 @@ def test_a_mapping_is_suggested_by_the_values_and_used(compare, tmp_path):
 
 
 def test_of_thousands_of_equal_shapes_a_mapping_is_suggested_in_seconds(compare, tmp_path):
-    rows = np.random.default_rng(3).normal(size=(1500, 4)).astype(np.float32)
+    rows = np.random.default_rng(3).normal(size=(1500, 4, 3)).astype(np.float32)
     write_ckpt(tmp_path / "a.ckpt", {f"a{n}.weight": row for n, row in enumerate(rows)})
     write_ckpt(tmp_path / "b.ckpt", {f"b{n}.weight": row for n, row in enumerate(rows)})
     began = time.perf_counter()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -94,8 +94,12 @@ def find_fused(
     usual: dict[str, Fused] = {}
     for name, record in left.items():
         shape, cell = _matrix(record), cell_of_parameter(name)
-        said = shape and _as_said(cell, shape, rules, found.values(), shapes)
-        fused = said or (shape and _by_preset(cell, shape, shapes))
+        assert shape is not None
+        said = by_rule(cell, shape, rules, shapes)
+        if said is None and (other := _as_elsewhere(cell, found.values())) is not None:
+            rows = _rows_as(shape, other.parts, shapes, (other.transposed, other.parts_transposed))
+            said = other if rows and sum(rows) == len(other.order) else None
+        fused = said or _by_preset(cell, shape, shapes)
         if fused:
             of = usual if not said else found
             of[cell] = _as_it_agrees(fused, name, record, training, shapes, any_groups=not said)
@@ -170,7 +174,9 @@ def _as_it_agrees(
         theirs = [(part.T if others else part)[:, :_ENOUGH_COLUMNS] for part in each]
         rows = np.concatenate(theirs)
         sizes = [len(part) for part in theirs]
-        for order in (fused.order, *(_alternating(sizes) if any_groups else ())):
+        most = math.gcd(*sizes) if any_groups else 0
+        alternating = (interleaved(sizes, groups) for groups in range(2, most + 1))
+        for order in (fused.order, *(of for of in alternating if of is not None)):
             apart = float(np.linalg.norm(mine - rows[order]))
             if least is None or apart < least:  # where it is NaN, the first one
                 best = replace(fused, order=order, transposed=own, parts_transposed=others)
@@ -178,33 +184,10 @@ def _as_it_agrees(
     return best
 
 
-def _alternating(sizes: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield the orders of rows in which parts of these sizes can alternate."""
-    for groups in range(2, math.gcd(*sizes) + 1):
-        if (order := interleaved(sizes, groups)) is not None:
-            yield order
-
-
 def _matrix(record: Record) -> tuple[int, int] | None:
     """Return the shape of a matrix; None of what is none."""
     shape = record.leaf.shape or ()
     return (shape[0], shape[1]) if len(shape) == 2 and all(shape) else None
-
-
-def _as_said(
-    cell: str,
-    shape: tuple[int, int],
-    rules: Sequence[FusedRule],
-    known: Iterable[Fused],
-    shapes: Mapping[str, tuple[int, int]],
-) -> Fused | None:
-    """Return what a user or other layers say of a cell, in this order."""
-    found = by_rule(cell, shape, rules, shapes)
-    if found is None and (elsewhere := _as_elsewhere(cell, known)) is not None:
-        turned = elsewhere.transposed, elsewhere.parts_transposed
-        rows = _rows_as(shape, elsewhere.parts, shapes, turned)
-        found = elsewhere if rows and sum(rows) == len(elsewhere.order) else None
-    return found
 
 
 def by_rule(
@@ -315,13 +298,23 @@ def _in_their_layers(
     alike: dict[str, list[str]] = defaultdict(list)
     for cell in cells:
         alike[of_any_layer(cell)].append(cell)
-    shifts: dict[str, tuple[int, ...]] = {}
+    shifts: dict[str, tuple[int, ...]] = {}  # of most layers
+
+    def holds(shift: Sequence[int], of: Fused) -> bool:
+        """Return whether the cells of all layers have their parts so far from their numbers."""
+        cells = alike[of_any_layer(of.cell)]
+        return all(_own_part(c, part, (), shift) in shapes for c in cells for part in of.parts)
+
     result = {}
     for cell, fused in found.items():
         named = next((p for rule in rules if (p := rule.parts_of(cell)) is not None), None)
         kind = of_any_layer(cell)
         if kind not in shifts:
-            shifts[kind] = _usual_shift(usual[kind], fused.parts, alike[kind], shapes)
+            seen = usual[kind]  # by the rows, how often
+            own_layers = {(0,) * len(shift) for shift in seen}
+            fitting = [s for s in seen if holds(s, fused)]
+            fitting = fitting or [s for s in own_layers if holds(s, fused)] or [*seen]
+            shifts[kind] = max(fitting, key=lambda s: (seen[s], not any(s)), default=())
         shift = shifts[kind]
         own = tuple(_own_part(cell, part, named or (), shift) for part in fused.parts)
         fits = len({*own}) == len(own) and all(
@@ -339,28 +332,6 @@ def _own_part(cell: str, part: str, named: Sequence[str], shift: Sequence[int]) 
     if named or not _shift(cell, part):
         return part
     return with_numbers(part, (str(int(n) + by) for n, by in zip(NUMBER.findall(cell), shift)))
-
-
-def _usual_shift(
-    seen: Counter[tuple[int, ...]],
-    parts: Sequence[str],
-    cells: Sequence[str],
-    shapes: Mapping[str, tuple[int, int]],
-) -> tuple[int, ...]:
-    """Return how far the numbers in parts are from those in their cells, in all layers.
-
-    Args:
-        seen: by the rows, how often.
-        parts: of one of the cells.
-        cells: of all layers.
-    """
-
-    def fits(shift: Sequence[int]) -> bool:
-        return all(_own_part(cell, part, (), shift) in shapes for cell in cells for part in parts)
-
-    own = {(0,) * len(shift) for shift in seen}
-    fitting = [s for s in seen if fits(s)] or [s for s in own if fits(s)] or seen
-    return max(fitting, key=lambda s: (seen[s], not any(s)), default=())
 
 
 def _shift(cell: str, part: str) -> tuple[int, ...]:

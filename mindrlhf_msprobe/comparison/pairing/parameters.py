@@ -196,26 +196,19 @@ def _by_rules(a: Parameters, b: Parameters, rules: Sequence[FusedRule]) -> Itera
                 lacking = next(part for part, found in parts.items() if found is None)
                 lost = {"name": shortened(name), "part": shortened(lacking)}
                 raise UsageError.saying("checkpoint.no_part", **lost)
-            whole = _whole(record, known, rule)
+            shapes = [part.leaf.shape or () for part in known]
+            rows = [shape[0] if shape else 0 for shape in shapes]
+            dtypes = {part.leaf.dtype for part in known}
+            alike = len({shape[1:] for shape in shapes}) == len(dtypes) == 1 and all(rows)
+            fits = alike and (sum(rows), *shapes[0][1:]) == record.leaf.shape
+            order = rule.order(rows) if fits else None
+            if order is None:
+                said = {"name": shortened(name), "shape": str([*(record.leaf.shape or ())])}
+                each = (f"{shortened(p.name)} {[*shape]}" for p, shape in zip(known, shapes))
+                said["parts"] = ", ".join(each)
+                raise UsageError.saying("checkpoint.parts_unlike", **said, groups=rule.groups)
+            whole = joined(known, name, order=order.tolist() if rule.groups > 1 else None)
             yield Correspondence(whole, record) if turned else Correspondence(record, whole)
-
-
-def _whole(record: Record, parts: Sequence[Record], rule: FusedRule) -> Record:
-    """Return the parts as one parameter.
-
-    Raises:
-        UsageError: the shapes do not sum up.
-    """
-    shapes = [part.leaf.shape or () for part in parts]
-    rows = [shape[0] if shape else 0 for shape in shapes]
-    alike = len({shape[1:] for shape in shapes}) == len({part.leaf.dtype for part in parts}) == 1
-    fits = all(rows) and alike and (sum(rows), *shapes[0][1:]) == record.leaf.shape
-    order = rule.order(rows) if fits else None
-    if order is None:
-        shown = ", ".join(f"{shortened(p.name)} {[*s]}" for p, s in zip(parts, shapes))
-        said = {"name": shortened(record.name), "shape": str([*(record.leaf.shape or ())])}
-        raise UsageError.saying("checkpoint.parts_unlike", **said, parts=shown, groups=rule.groups)
-    return joined(parts, record.name, order=order.tolist() if rule.groups > 1 else None)
 
 
 def _by_presets(a: Parameters, b: Parameters) -> list[Correspondence]:

@@ -5,7 +5,7 @@ W' = W + f · B A, where A is [r, inputs] and B [outputs, r], or either is trans
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import permutations, product
 
 import numpy as np
@@ -74,13 +74,29 @@ class Merging:
         stored = (self.whole, *self.parts.values(), *(others[name] for name in near))
         if any(record.location is None for record in stored):
             return Adapters(near, of_training)
+        held: list[tuple[_Pair, float]] = []
         try:
-            added = self._added()
-            found = [self._found(n, of, fitting[n], others) for n, of in added.items()]
+            own = _values(self.whole, turned=self.turned[0])
+            parts = {n: _values(part, turned=turned) for n, part in self.parts.items()}
+            if self.order is not None:
+                own = own[np.argsort(self.order)]
+            pieces = np.split(own, np.cumsum([len(part) for part in parts.values()])[:-1])
+            for (name, part), piece in zip(parts.items(), pieces):
+                added = piece - part
+                dtypes = self.whole.leaf.dtype, self.parts[name].leaf.dtype
+                lowest = max(map(roundoff, dtypes))
+                rounding = max(_OF_MERGING * roundoff("float32"), _OF_A_CAST * lowest)
+                allowed = rounding * float(np.linalg.norm(part))
+                factors = (_of_adapters(added, pair, others, allowed) for pair in fitting[name])
+                known = zip(fitting[name], factors) if added.any() else ()
+                pair = next(((of, f) for of, f in known if f is not None), None)
+                if pair is not None:
+                    held.append(pair)
+                elif not np.linalg.norm(added) <= allowed:
+                    return None  # it has more than its part, and that is something else
         except ArrayFileError:
             return Adapters(near, of_training)
-        held = [one for one in found if one]
-        if None in found or not held:
+        if not held:
             return None
         return Adapters(tuple(n for pair, _ in held for n in pair), of_training, held[0][1])
 
@@ -115,46 +131,22 @@ class Merging:
             pass
         return None
 
-    def _added(self) -> dict[str, np.ndarray]:
-        """Return what it has more than each of its parts, float64 [outputs, inputs].
 
-        Raises:
-            ArrayFileError: its elements, or theirs, cannot be read.
-        """
-        own = _values(self.whole, turned=self.turned[0])
-        parts = [_values(part, turned=self.turned[1]) for part in self.parts.values()]
-        if self.order is not None:
-            own = own[np.argsort(self.order)]
-        pieces = np.split(own, np.cumsum([len(part) for part in parts])[:-1])
-        return {n: of - part for n, of, part in zip(self.parts, pieces, parts)}
+def _of_adapters(
+    added: np.ndarray, pair: _Pair, others: Mapping[str, Record], allowed: float
+) -> float | None:
+    """Return times what the product of two adapters was added to a weight; None if it was not.
 
-    def _found(
-        self,
-        name: str,
-        added: np.ndarray,
-        pairs: Sequence[_Pair],
-        others: Mapping[str, Record],
-    ) -> tuple[_Pair, float] | tuple[()] | None:
-        """Return the adapters that a part has more, and their factor.
-
-        Returns:
-            () where it has nothing more; None where it is something else.
-
-        Raises:
-            ArrayFileError: they cannot be read.
-        """
-        part = self.parts[name]
-        lowest = max(map(roundoff, (self.whole.leaf.dtype, part.leaf.dtype)))
-        rounding = max(_OF_MERGING * roundoff("float32"), _OF_A_CAST * lowest)
-        allowed = rounding * np.linalg.norm(_values(part))
-        for pair in pairs if added.any() else ():
-            x, y = (_values(others[of]) for of in pair)
-            for both in _products(x, y, added.shape):
-                squared = np.vdot(both, both)
-                factor = float(np.vdot(both, added) / squared) if squared else 0.0
-                if np.linalg.norm(added - factor * both) <= allowed:
-                    return pair, factor
-        return () if np.linalg.norm(added) <= allowed else None
+    Raises:
+        ArrayFileError: they cannot be read.
+    """
+    x, y = (_values(others[of]) for of in pair)
+    for both in _products(x, y, added.shape):
+        squared = np.vdot(both, both)
+        factor = float(np.vdot(both, added) / squared) if squared else 0.0
+        if np.linalg.norm(added - factor * both) <= allowed:
+            return factor
+    return None
 
 
 def shape_of(record: Record, *, turned: bool = False) -> _Shape:
@@ -182,16 +174,16 @@ def _fitting(name: str, shape: _Shape, others: Mapping[str, Record]) -> Iterator
     near = {
         other: own
         for other, record in others.items()
-        if len(own := record.leaf.shape or ()) == 2 and _is_near(cell, cell_of_parameter(other))
+        if len(own := record.leaf.shape or ()) == 2
+        and (
+            (near_cell := cell_of_parameter(other)) == cell
+            or is_around(cell, near_cell)
+            or around(cell)[:1] == around(near_cell)[:1]
+        )
     }
     for pair in permutations(near, 2):
         if len(shape) == 2 and [*_oriented(near[pair[0]], near[pair[1]], shape)]:
             yield pair
-
-
-def _is_near(cell: str, other: str) -> bool:
-    beside = around(cell)[:1] == around(other)[:1]
-    return cell == other or is_around(cell, other) or beside
 
 
 def _oriented(x: _Shape, y: _Shape, shape: _Shape) -> Iterator[tuple[bool, bool]]:

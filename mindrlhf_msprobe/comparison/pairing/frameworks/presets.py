@@ -96,20 +96,13 @@ def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[Na
             for cells in (rollout, training)
         )
         if len(mine) == len(theirs) == 1 and mine != theirs:
-            name = _in_one_wrapper(theirs[0], a, b)
+            name = theirs[0]  # as it is called inside what wraps the rollout's network, if any does
+            if a.endswith(b):
+                name = a[: len(a) - len(b)] + name
+            elif b.endswith(a):
+                name = name.removeprefix(b[: len(b) - len(a)])
             if name != mine[0]:
                 yield NameRule(re.escape(mine[0]), name)
-
-
-def _in_one_wrapper(cell: str, a: str, b: str) -> str:
-    """Return a cell of the training network as it is called inside what wraps the rollout's.
-
-    Args:
-        a, b: what stands before the layers of each; neither ends with the other: nothing wraps it.
-    """
-    if a.endswith(b):
-        return a[: len(a) - len(b)] + cell
-    return cell.removeprefix(b[: len(b) - len(a)]) if b.endswith(a) else cell
 
 
 def _before_layers(cells: set[str]) -> str | None:

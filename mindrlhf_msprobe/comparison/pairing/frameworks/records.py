@@ -66,20 +66,6 @@ Records = dict[tuple[str, str], Record]
 
 
 @dataclass(frozen=True)
-class Together:
-    """The records of one cell in both runs, under the names of A's.
-
-    Attributes:
-        a, b: what is compared; one that the other lacks has no partner.
-        gaps: place → why the record that one side has there is not compared.
-    """
-
-    a: Records
-    b: Records
-    gaps: Mapping[tuple[str, str], Message]
-
-
-@dataclass(frozen=True)
 class Across:
     """What one of two frameworks has in a network and the other has not.
 
@@ -113,11 +99,17 @@ def is_across(a: Record, b: Record) -> bool:
     return both and a.leaf.type.startswith("torch.") != b.leaf.type.startswith("torch.")
 
 
-def bring_together(entry: Entry, a: Records, b: Records) -> Together:
-    """Pair the records of one cell or operator.
+def bring_together(
+    entry: Entry, a: Records, b: Records
+) -> tuple[Records, Records, Mapping[tuple[str, str], Message]]:
+    """Pair the records of one cell or operator in both runs, under the names of A's.
 
     What a hook on PyTorch says of the gradient of an operator's inputs is that of the last step
     inside the operator: it is compared where there is one step, argument by argument.
+
+    Returns:
+        What is compared of A and of B; one that the other lacks has no partner. And by place, why
+        the record that one side has there is not compared.
     """
     inside = entry.direction == "backward" and is_operator(entry.name)
     found: tuple[Records, Records] = ({}, {})
@@ -134,28 +126,19 @@ def bring_together(entry: Entry, a: Records, b: Records) -> Together:
         else:
             pairs = _values(mine, theirs)
             gaps |= dict.fromkeys(pairs, message("coverage.other_framework_gradient"))
-        paired = _paired(io, mine, theirs, pairs)
-        for side in range(2):
-            found[side].update(paired[side])
+        leaves = [record.leaf for record in (*mine.values(), *theirs.values())]
+        known = (value for leaf in leaves for value in (leaf.max, leaf.min))
+        largest = max((abs(value) for value in known if is_finite(value)), default=0.0)
+        for place, partner in pairs.items():  # each under its place in A, and in A's form
+            both = _alike(io, mine[place], theirs[partner])
+            if io == PARAMETERS_GRAD:
+                both = composed(both[0], beside=largest), composed(both[1], beside=largest)
+            found[0][place], found[1][place] = both
         for side, own, record, why in _without_partner(mine, theirs, pairs):
             found[side][own] = record
             if why is not None:
                 gaps[own] = why
-    return Together(*found, gaps)
-
-
-def _paired(
-    io: str, a: Records, b: Records, pairs: Mapping[tuple[str, str], tuple[str, str]]
-) -> tuple[Records, Records]:
-    """Return the records of pairs, each under its place in A and in A's form."""
-    found: tuple[Records, Records] = ({}, {})
-    largest = _largest([*a.values(), *b.values()])
-    for place, other in pairs.items():
-        both = _alike(io, a[place], b[other])
-        if io == PARAMETERS_GRAD:
-            both = composed(both[0], beside=largest), composed(both[1], beside=largest)
-        found[0][place], found[1][place] = both
-    return found
+    return (*found, gaps)
 
 
 def _without_partner(
@@ -171,20 +154,12 @@ def _without_partner(
             while own in used:
                 own = (own[0], f"{own[1]} ")
             used.add(own)
-            yield side, own, record, _why_alone(*place)
-
-
-def _why_alone(io: str, path: str) -> Message | None:
-    """Return why a record without partner is not compared; None where it ought to have one."""
-    if io not in _WEIGHTS:
-        return message("coverage.other_framework_value")
-    return message("coverage.other_framework_buffer") if path in _BUFFERS else None
-
-
-def _largest(records: Iterable[Record]) -> float:
-    leaves = [record.leaf for record in records]
-    known = (value for leaf in leaves for value in (leaf.max, leaf.min))
-    return max((abs(value) for value in known if is_finite(value)), default=0.0)
+            why = None  # it ought to have one
+            if place[0] not in _WEIGHTS:
+                why = message("coverage.other_framework_value")
+            elif place[1] in _BUFFERS:
+                why = message("coverage.other_framework_buffer")
+            yield side, own, record, why
 
 
 def _parameters(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]:
@@ -207,9 +182,16 @@ def _arguments(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]
 
     None where it is not known that PyTorch's are those of the arguments.
     """
-    if not _are_of_one_step(record for record in (*a.values(), *b.values()) if _is_torch(record)):
-        return None
-    pairs = _argument_by_argument(a, b)
+    of_torch = [r for r in (*a.values(), *b.values()) if r.leaf.type.startswith("torch.")]
+    entries = (r.name.removesuffix(f".{r.io}.{r.path}") for r in of_torch if r.leaf.is_tensor)
+    operators = [parse_operator(name) for name in entries]
+    if not operators or not all(of and of.name in _ONE_STEP for of in operators):
+        return None  # PyTorch does it in several steps
+    pairs = {}
+    if {*a} <= {*b} or {*b} <= {*a}:
+        pairs = {place: place for place in a if place in b}
+    elif len(a) == len(b):
+        pairs = dict(zip(a, b))
     tensors = {
         one: other
         for one, other in pairs.items()
@@ -222,30 +204,12 @@ def _arguments(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]
     return tensors if tensors and all(alike) else None
 
 
-def _are_of_one_step(records: Iterable[Record]) -> bool:
-    """Return whether PyTorch does the operator of these records, if there are any, in one step."""
-    names = [parse_operator(_entry_of(record)) for record in records]
-    return bool(names) and all(name and name.name in _ONE_STEP for name in names)
-
-
-def _argument_by_argument(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return place in A → place in B by place, else by order; nothing where counts do not fit."""
-    if {*a} <= {*b} or {*b} <= {*a}:
-        return {place: place for place in a if place in b}
-    return dict(zip(a, b)) if len(a) == len(b) else {}
-
-
-def _entry_of(record: Record) -> str:
-    return record.name.removesuffix(f".{record.io}.{record.path}")
-
-
-def _is_torch(record: Record) -> bool:
-    return record.leaf.is_tensor and record.leaf.type.startswith("torch.")
-
-
 def _values(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]:
     """Return place in A → place in B of inputs, or of outputs."""
-    mine, theirs = ([p for p, r in side.items() if _counts(p, r)] for side in (a, b))
+    mine, theirs = (
+        [p for p, r in side.items() if r.leaf.is_tensor and made_in_forms(r) is None]
+        for side in (a, b)
+    )
     pairs = {}
     left = list(theirs)
     for place in mine:
@@ -269,10 +233,6 @@ def made_in_forms(record: Record) -> str | None:
     """Return whether a tensor is a mask or has positions; None if it means the same in any form."""
     called = f"{record.path}.{record.argument}".lower()
     return next((k for k in _OF_MANY_FORMS if record.leaf.is_tensor and k in called), None)
-
-
-def _counts(place: tuple[str, str], record: Record) -> bool:
-    return record.leaf.is_tensor and made_in_forms(record) is None
 
 
 def _in_one_form(kind: str, a: Record, b: Record) -> bool:
@@ -317,14 +277,9 @@ def _alike(io: str, a: Record, b: Record) -> tuple[Record, Record]:
                 b = transposed(b)
         elif math.prod(shapes[0]) == math.prod(shapes[1]):
             b = reshaped(b, shapes[0])
-    return _same_statistics(a), replace(_same_statistics(b), io=a.io, path=a.path)
-
-
-def _same_statistics(record: Record) -> Record:
-    """Return a record of integers without mean and norm.
-
-    Of dumps of PyTorch, newer ones have none, and older ones have them as float32.
-    """
-    if not record.leaf.is_discrete:
-        return record
-    return replace(record, leaf=replace(record.leaf, mean=None, norm=None))
+    # Of integers, newer dumps of PyTorch have no mean and norm, older ones have them as float32.
+    a, b = (
+        replace(r, leaf=replace(r.leaf, mean=None, norm=None)) if r.leaf.is_discrete else r
+        for r in (a, b)
+    )
+    return a, replace(b, io=a.io, path=a.path)
