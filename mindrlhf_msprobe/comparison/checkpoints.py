@@ -155,10 +155,14 @@ def _check(
 
 def _open(path: _PathLike, step: int | None, other: _PathLike | None = None) -> Checkpoint:
     path = Path(path)
-    if path.is_dir() and not is_checkpoint(path):
-        if has_dumps(path) or any((at / RUN_FILE).exists() for at in (path, path.parent)):
-            return recorded_parameters(path, step, None if other is None else Path(other))
+    if path.is_dir() and not is_checkpoint(path) and _is_of_run(path):
+        return recorded_parameters(path, step, None if other is None else Path(other))
     return open_checkpoint(path)
+
+
+def _is_of_run(path: Path) -> bool:
+    """Return whether a directory is that of a run, or of one of its phases."""
+    return has_dumps(path) or any((at / RUN_FILE).exists() for at in (path, path.parent))
 
 
 @dataclass(frozen=True)

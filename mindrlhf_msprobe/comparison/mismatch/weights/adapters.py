@@ -5,7 +5,7 @@ W' = W + f · B A, where A is [r, inputs] and B [outputs, r], or either is trans
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations, product
 
 import numpy as np
@@ -83,14 +83,10 @@ class Merging:
             pieces = np.split(own, np.cumsum([len(part) for part in parts.values()])[:-1])
             for (name, part), piece in zip(parts.items(), pieces):
                 added = piece - part
-                dtypes = self.whole.leaf.dtype, self.parts[name].leaf.dtype
-                lowest = max(map(roundoff, dtypes))
+                lowest = max(roundoff(r.leaf.dtype) for r in (self.whole, self.parts[name]))
                 rounding = max(_OF_MERGING * roundoff("float32"), _OF_A_CAST * lowest)
                 allowed = rounding * float(np.linalg.norm(part))
-                factors = (_of_adapters(added, pair, others, allowed) for pair in fitting[name])
-                known = zip(fitting[name], factors) if added.any() else ()
-                pair = next(((of, f) for of, f in known if f is not None), None)
-                if pair is not None:
+                if (pair := _of_adapters(added, fitting[name], others, allowed)) is not None:
                     held.append(pair)
                 elif not np.linalg.norm(added) <= allowed:
                     return None  # it has more than its part, and that is something else
@@ -133,19 +129,20 @@ class Merging:
 
 
 def _of_adapters(
-    added: np.ndarray, pair: _Pair, others: Mapping[str, Record], allowed: float
-) -> float | None:
-    """Return times what the product of two adapters was added to a weight; None if it was not.
+    added: np.ndarray, pairs: Sequence[_Pair], others: Mapping[str, Record], allowed: float
+) -> tuple[_Pair, float] | None:
+    """Return the adapters whose product was added to a weight, and times what; None if none was.
 
     Raises:
         ArrayFileError: they cannot be read.
     """
-    x, y = (_values(others[of]) for of in pair)
-    for both in _products(x, y, added.shape):
-        squared = np.vdot(both, both)
-        factor = float(np.vdot(both, added) / squared) if squared else 0.0
-        if np.linalg.norm(added - factor * both) <= allowed:
-            return factor
+    for pair in pairs if added.any() else ():
+        x, y = (_values(others[of]) for of in pair)
+        for both in _products(x, y, added.shape):
+            squared = np.vdot(both, both)
+            factor = float(np.vdot(both, added) / squared) if squared else 0.0
+            if np.linalg.norm(added - factor * both) <= allowed:
+                return pair, factor
     return None
 
 
