@@ -13,6 +13,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -173,7 +174,7 @@ class Cell:
     weights: Mapping[str, Record]
     outputs: tuple[Leaf, ...]
 
-    @property
+    @cached_property
     def parameters(self) -> dict[str, Leaf]:
         """The descriptions of its parameters, by name."""
         return {name: record.leaf for name, record in self.weights.items()}
