@@ -375,6 +375,25 @@ def test_a_layer_whose_parts_changed_places_differs(tmp_path):
     assert {f.record for f in differing} == {"model.layers.1.attention.w_qkv.weight"}
 
 
+def test_a_part_that_cannot_be_read_makes_its_fused_weight_unreadable(tmp_path):
+    """And no other; nor is one partner given to two parameters of unlike names."""
+    face, formers = of_both_networks()
+    formers["model.norm_out.gamma"] = formers["model.norm_out.weight"]
+    found = pair(tmp_path, face, formers)
+    assert [(f.record, f.status) for f in found.differing] == [
+        ("model.norm_out.gamma", Status.ONLY_IN_B)
+    ]
+    path = tmp_path / "a.ckpt"
+    content = path.read_bytes()
+    at = content.index(b"Float32", content.index(b"model.layers.1.mlp.up_proj.weight"))
+    path.write_bytes(content[:at] + b"Float99" + content[at + 7 :])
+    statuses_of = statuses(compare_checkpoints(path, tmp_path / "b.ckpt"))
+    del statuses_of["model.norm_out.gamma"]
+    odd = {name for name, status in statuses_of.items() if status is not Status.IDENTICAL}
+    assert odd == {"model.layers.1.feed_forward.w_gate_hidden.weight"}
+    assert statuses_of[odd.pop()] is Status.UNREADABLE
+
+
 def test_a_preset_does_not_lead_two_parameters_to_one(tmp_path):
     """Of names that both checkpoints have, none is given to another."""
     face, formers = of_both_networks()

@@ -55,7 +55,7 @@ class Composed(Record):
         Raises:
             ArrayFileError: as `Record.array`, for any of the records that it is made of.
         """
-        if self.expression is None or self.location is None:
+        if self.expression is None or self.location is None or self.leaf.why is not None:
             return Record.array(self)
         return self.expression.array()
 

@@ -19,6 +19,7 @@ import xxhash
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, of_any_layer, with_numbers
+from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
     ROUNDED,
@@ -165,7 +166,7 @@ def _as_it_agrees(
         return fused
     try:
         whole, *each = (np.asarray(of.array(), np.float32) for of in (record, *parts))
-    except ArrayFileError:
+    except (ArrayFileError, RunError):
         return fused
 
     best, least = fused, None
@@ -369,7 +370,7 @@ def row_keys(
         if record.leaf.sketch is not None:
             return None if transposed or rounds else record.sketch().fingerprints
         values = np.ascontiguousarray(record.array().T if transposed else record.array())
-    except ArrayFileError:
+    except (ArrayFileError, RunError):  # of a run, or of a checkpoint
         return None
     if BFLOAT16 in (own, dtype):
         values = float32_to_bfloat16_bits(values)

@@ -109,7 +109,13 @@ def pair_parameters(
     elif names.unlike:
         notes.append(message("checkpoint.unlike_names"))
     mine, theirs = _under_common_names(a, names, "A"), _under_common_names(b, names, "B")
-    partners = {key: _partner(key, mine, theirs) for key in mine}
+    partners: dict[str, str | None] = {key: key for key in mine if key in theirs}
+    for key in mine:  # what the classes of both call otherwise in one cell
+        cell, dot, own = key.rpartition(".")
+        alike = (f"{cell}{dot}{name}" for name in alike_parameters(own))
+        free = (other for other in alike if other in theirs and other not in partners.values())
+        if key not in partners:
+            partners[key] = next(free, None)
     left = {key: record for key, record in theirs.items() if key not in {*partners.values()}}
     fused = _by_presets({k: r for k, r in mine.items() if partners[k] is None}, left)
     if fused:
@@ -169,15 +175,6 @@ def _under_common_names(side: Parameters, names: Names, which: str) -> dict[str,
             raise UsageError.saying("checkpoint.two_to_one", **said)
         found[key] = record
     return found
-
-
-def _partner(key: str, mine: Parameters, theirs: Parameters) -> str | None:
-    """Return what a parameter of A is called in B, which may call it otherwise in its cell."""
-    if key in theirs:
-        return key
-    cell, dot, own = key.rpartition(".")
-    others = (f"{cell}{dot}{name}" for name in alike_parameters(own))
-    return next((other for other in others if other in theirs and other not in mine), None)
 
 
 def _by_rules(a: Parameters, b: Parameters, rules: Sequence[FusedRule]) -> Iterator[Correspondence]:
