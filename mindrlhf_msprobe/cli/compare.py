@@ -33,6 +33,7 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
+    from mindrlhf_msprobe.comparison.pairing.frameworks.suggest import Suggestion
     from mindrlhf_msprobe.findings import Comparison
     from mindrlhf_msprobe.replay.offline.replaying import Replayed
 
@@ -265,6 +266,10 @@ def _suggest(arguments: argparse.Namespace) -> int:
     if b is None:
         raise UsageError.saying("cli.two_runs", runs=[a], hint="")
     found = suggest_mapping(a, b, arguments.output_path, options["phases"], options["ranks"])
+    return _say_suggested(arguments, found, a, b)
+
+
+def _say_suggested(arguments: argparse.Namespace, found: Suggestion, a: str, b: str) -> int:
     path = str(found.path)
     if arguments.json:
         lines = {line.source: [line.target, round(line.confidence, 3)] for line in found.lines}
@@ -383,10 +388,15 @@ def _compare_checkpoints(arguments: argparse.Namespace, paths: list[str]) -> int
     for name, default in _OF_RUNS.items():
         if getattr(arguments, name) not in (default, None):
             raise UsageError.saying("checkpoint.option", option=f"--{name.replace('_', '-')}")
-    if arguments.mapping == SUGGEST:
-        raise UsageError.saying("checkpoint.option", option=f"--mapping {arguments.mapping}")
     if arguments.steps is not None and not re.fullmatch("[0-9]{1,9}", arguments.steps):
         raise UsageError.saying("checkpoint.one_step", value=arguments.steps)
+    step = None if arguments.steps is None else int(arguments.steps)
+    if arguments.mapping == SUGGEST:
+        from mindrlhf_msprobe.comparison.checkpoints import suggest_for_checkpoints
+
+        a, b = paths
+        proposed = suggest_for_checkpoints(a, b, arguments.output_path, step)
+        return _say_suggested(arguments, proposed, a, b)
     began = time.perf_counter()
     with progress_bar(say("console.comparing")) as advance:
         found = compare_checkpoints(
@@ -398,7 +408,7 @@ def _compare_checkpoints(arguments: argparse.Namespace, paths: list[str]) -> int
             include=arguments.include,
             exclude=arguments.exclude,
             common=arguments.common,
-            step=None if arguments.steps is None else int(arguments.steps),
+            step=step,
             workers=arguments.workers,
             csv=arguments.csv,
             lang=arguments.lang,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 
@@ -13,24 +14,32 @@ from mindrlhf_msprobe.common.patterns import pattern
 from mindrlhf_msprobe.common.printable import few_numbers, shortened
 from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.checkpoint_parameters import (
-    Pairs,
+    Progress,
     Reading,
     against_noise,
-    check_used,
     compare_parameter,
-    fuse,
-    fused_names,
-    is_of_optimizer,
-    pair_names,
-    text_finding,
-    unused_rule,
+    finding_of,
 )
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
-from mindrlhf_msprobe.comparison.pairing.filters import check_paths, filters, unmatched
+from mindrlhf_msprobe.comparison.pairing.composed import Composed
+from mindrlhf_msprobe.comparison.pairing.filters import Filters, check_paths, filters, unmatched
+from mindrlhf_msprobe.comparison.pairing.frameworks.suggest import (
+    Cell,
+    Suggestion,
+    cells_of_parameters,
+    propose,
+)
 from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping, load_cells
+from mindrlhf_msprobe.comparison.pairing.parameters import (
+    Correspondence,
+    Parameters,
+    check_mapping,
+    is_of_optimizer,
+    pair_parameters,
+)
 from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.findings import Finding, RuleUse, Status
+from mindrlhf_msprobe.findings import Finding, RuleUse, Side, Status
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
 from mindrlhf_msprobe.storage.foreign.checkpoints.opening import is_checkpoint, open_checkpoint
 from mindrlhf_msprobe.storage.foreign.checkpoints.recorded import recorded_parameters
@@ -40,14 +49,14 @@ from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     StoredTensor,
 )
 from mindrlhf_msprobe.storage.layout import RUN_FILE, has_dumps
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
 
 _PathLike = str | Path
 _MOST_WORKERS = 4
 _SHOWN = 4
+_TENSOR = "mindspore.Tensor"
 _ALONE = {"A": Status.ONLY_IN_A, "B": Status.ONLY_IN_B}
-
-#: Called with how many elements are done, and of how many.
-Progress = Callable[[int, int], None]
 
 
 def compare_sides(
@@ -80,29 +89,47 @@ def compare_sides(
     if sides[0].kind == sides[1].kind == "run":
         raise UsageError.saying("checkpoint.two_runs", a=a, b=b)
     further = [_open(path, step) for path in repetitions]
-    plan = _plan(sides, rules, (chosen.include, chosen.exclude))
-    _check_rules(allowed, rules, plan)
-    total = sum(pair.size for pair in plan.pairs)
-    with Reading(workers or _threads(), _Done(total, progress) if progress else None) as reading:
-        found = [_compare(pair, allowed, further, reading) for pair in plan.pairs]
+    plan = _plan(sides, rules, chosen)
+    searches = {rule.pattern: pattern(rule.pattern).search for rule in allowed.rules}
+    for unused in unmatched(searches, [{*plan.names}]):
+        raise UsageError.saying("error.rule_unused", pattern=unused)
+    check_mapping(rules, plan.names)
+    threads = workers or min(available_cores(), _MOST_WORKERS)
+    total = sum(_size(pair) for _, pair in plan.pairs)
+    with Reading(threads, total, progress) as reading:
+        found = [_compare(rank, pair, allowed, further, reading) for rank, pair in plan.pairs]
     return _conclude((str(a), str(b)), sides, plan, found, common=common)
 
 
-class _Done:
-    """Adds up what is done, for who wants to know."""
+def suggest_for_checkpoints(
+    a: _PathLike, b: _PathLike, directory: _PathLike, step: int | None = None
+) -> Suggestion:
+    """Propose which cells of A are which of B, as `suggest_mapping` does of two runs.
 
-    def __init__(self, total: int, progress: Progress) -> None:
-        self._total = total
-        self._done = 0
-        self._progress = progress
+    Each parameter is read once, for its statistics.
 
-    def __call__(self, more: int) -> None:
-        self._done = min(self._done + more, self._total)
-        self._progress(self._done, self._total)
+    Raises:
+        RunError: a side cannot be read, or the file cannot be written.
+        UsageError: the file is already there.
+    """
+    _check(a, b, (), None)
+
+    def cells() -> tuple[list[Cell], list[Cell]]:
+        sides = _open(a, step, b), _open(b, step, a)
+        with Reading(min(available_cores(), _MOST_WORKERS)) as reading:
+            mine, theirs = (_described(_of_rank(side, min(side.ranks)), reading) for side in sides)
+        return cells_of_parameters(mine), cells_of_parameters(theirs)
+
+    return propose(a, b, directory, cells)
 
 
-def _threads() -> int:
-    return min(available_cores(), _MOST_WORKERS)
+def _described(parameters: Parameters, reading: Reading) -> dict[str, Record]:
+    """Return the parameters of a network, without an optimizer's state, with their statistics."""
+    network = {name: record for name, record in parameters.items() if not is_of_optimizer(name)}
+    for name, record in network.items():
+        if record.location is not None and record.leaf.why is None:
+            network[name] = replace(record, leaf=reading.describe(record))
+    return network
 
 
 def _check(
@@ -139,134 +166,79 @@ def _is_of_run(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class _Pair:
-    """One parameter that is to be compared.
-
-    Attributes:
-        name: what the finding calls it: A's name, else B's.
-    """
-
-    name: str
-    rank: int
-    a: StoredTensor | None
-    b: StoredTensor | None
-
-    @property
-    def size(self) -> int:
-        """How many elements will be compared, if all goes well."""
-        whole = self.a is not None and self.b is not None and self.a.shape == self.b.shape
-        return self.a.size if whole and self.a is not None else 0
-
-
-@dataclass(frozen=True)
 class _Plan:
     """What is compared with what.
 
     Attributes:
+        pairs: each with its rank.
         left_out: how many parameters were left out by their names.
         names: those of all parameters, of either side.
     """
 
-    pairs: tuple[_Pair, ...]
+    pairs: tuple[tuple[int, Correspondence], ...]
     remarks: Messages = ()
     left_out: int = 0
     names: frozenset[str] = field(default=frozenset(), repr=False)
 
 
-def _plan(
-    sides: tuple[Checkpoint, Checkpoint],
-    rules: CellMapping,
-    by_name: tuple[tuple[str, ...], tuple[str, ...]],
-) -> _Plan:
+def _plan(sides: tuple[Checkpoint, Checkpoint], mapping: CellMapping, chosen: Filters) -> _Plan:
     """Bring ranks and names together.
 
     Raises:
         CheckpointError: ranks of one side have no partner, or hold parts of parameters.
         UsageError: the names leave nothing.
     """
-    pairs, remarks = _paired(sides, rules)
-    _refuse_parts(sides, pairs)
-    found = [[t for t in (pair.a, pair.b) if t is not None] for pair in pairs]
-    names = frozenset(name for tensors in found for name in fused_names(tensors))
-    taken = tuple(pair for pair in pairs if _takes(pair, *by_name))
-    if not taken and pairs:
-        list1, list2 = (list(texts) for texts in by_name)
-        raise UsageError.saying("error.no_record_left", list=list1, list2=list2)
-    return _Plan(taken, tuple(dict.fromkeys(remarks)), len(pairs) - len(taken), names)
-
-
-def _paired(
-    sides: tuple[Checkpoint, Checkpoint], rules: CellMapping
-) -> tuple[list[_Pair], list[Message]]:
-    """Return the parameters of all ranks, paired by their names, and what is said of that."""
-    ranks = _ranks(*sides)
-    pairs: list[_Pair] = []
-    remarks: list[Message] = []
-    known: dict[tuple[tuple[str, ...], tuple[str, ...]], Pairs] = {}
-    for rank in ranks:
-        left, right = (_of_rank(side, rank, ranks) for side in sides)
-        fused = fuse(left, right, rules.fused)
-        pairs += [_Pair(x.name, rank, x, y) for x, y in fused]
-        left, right = (
-            {name: tensor for name, tensor in side.items() if name not in fused_names(of)}
-            for side, of in ((left, [x for x, _ in fused]), (right, [y for _, y in fused]))
-        )
-        key = tuple(left), tuple(right)
-        if key not in known:
-            known[key] = pair_names(*key, rules.names)
-            remarks += known[key].remarks
-        for x, y in known[key].names:
-            tensors = None if x is None else left[x], None if y is None else right[y]
-            pairs.append(_Pair(x or y or "", rank, *tensors))
-    return pairs, remarks
-
-
-def _ranks(a: Checkpoint, b: Checkpoint) -> list[int]:
-    """Return the ranks that are compared; what has one alone is compared with each of the other."""
+    a, b = sides
     if len(a.ranks) > 1 and len(b.ranks) > 1 and [*a.ranks] != [*b.ranks]:
         of = {name: few_numbers(list(side.ranks)) for name, side in (("a", a), ("b", b))}
         raise CheckpointError.saying("checkpoint.other_ranks", **of)
-    return [*(a.ranks if len(a.ranks) >= len(b.ranks) else b.ranks)]
-
-
-def _of_rank(side: Checkpoint, rank: int, ranks: Sequence[int]) -> Mapping[str, StoredTensor]:
-    if len(side.ranks) == 1 and len(ranks) > 1:
-        return next(iter(side.ranks.values()))
-    return side.ranks[rank] if rank in side.ranks else next(iter(side.ranks.values()))
-
-
-def _refuse_parts(sides: tuple[Checkpoint, Checkpoint], pairs: Sequence[_Pair]) -> None:
-    """Refuse to compare parts of parameters, of which nothing says how they lie, with whole ones.
-
-    Raises:
-        CheckpointError: that would be.
-    """
-    if sides[0].whole == sides[1].whole:
-        return
-    parts = sides[0] if not sides[0].whole else sides[1]
-    for pair in pairs:
-        if pair.a is None or pair.b is None or pair.a.shape != pair.b.shape:
+    pairs: list[tuple[int, Correspondence]] = []
+    remarks: list[Message] = []
+    for rank in a.ranks if len(a.ranks) >= len(b.ranks) else b.ranks:
+        found, said = pair_parameters(_of_rank(a, rank), _of_rank(b, rank), mapping)
+        pairs += ((rank, pair) for pair in found)
+        remarks += said
+    parts = b if a.whole else a
+    for _, pair in pairs if a.whole != b.whole else ():  # nothing says how parts lie in wholes
+        if len({record.leaf.shape for record in pair.records}) > 1 or len(pair.records) < 2:
             what = {"path": str(parts.path), "ranks": len(parts.ranks)}
             raise CheckpointError.saying("checkpoint.parts", **what, name=shortened(pair.name))
+    names = frozenset(name for _, pair in pairs for name in pair.stored_names)
+    taken = tuple(of_rank for of_rank in pairs if _takes(of_rank[1], chosen))
+    if not taken and pairs:
+        texts = {"list": [*chosen.include], "list2": [*chosen.exclude]}
+        raise UsageError.saying("error.no_record_left", **texts)
+    return _Plan(taken, tuple(dict.fromkeys(remarks)), len(pairs) - len(taken), names)
 
 
-def _takes(pair: _Pair, include: tuple[str, ...], exclude: tuple[str, ...]) -> bool:
-    names = [tensor.name for tensor in (pair.a, pair.b) if tensor is not None]
+def _of_rank(side: Checkpoint, rank: int) -> dict[str, Record]:
+    """Return the parameters of a rank; what has one alone is compared with each of the other."""
+    held = side.ranks.get(rank) if len(side.ranks) > 1 else None
+    return {
+        name: tensor if isinstance(tensor, Record) else _record_of(side.path, name, tensor)
+        for name, tensor in (held or next(iter(side.ranks.values()))).items()
+    }
 
-    def found(texts: tuple[str, ...]) -> bool:
+
+def _record_of(path: Path, name: str, tensor: StoredTensor) -> Record:
+    """Return a parameter of a checkpoint as what a run would have recorded of it."""
+    leaf = Leaf(_TENSOR, tensor.dtype, tensor.shape, why=tensor.why)
+    return Composed(tensor.name, "parameters", name, leaf, str(path), expression=tensor)
+
+
+def _takes(pair: Correspondence, chosen: Filters) -> bool:
+    names = [record.name for record in pair.records]
+
+    def found(texts: Sequence[str]) -> bool:
         return any(pattern(text).search(name) for text in texts for name in names)
 
-    return not found(exclude) and (not include or found(include))
+    return not found(chosen.exclude) and (not chosen.include or found(chosen.include))
 
 
-def _check_rules(allowed: Tolerances, rules: CellMapping, plan: _Plan) -> None:
-    searches = {rule.pattern: pattern(rule.pattern).search for rule in allowed.rules}
-    for unused in unmatched(searches, [{*plan.names}]):
-        raise UsageError.saying("error.rule_unused", pattern=unused)
-    check_used(rules.fused, plan.names)
-    rule = unused_rule(rules.names, plan.names)
-    if rule is not None:
-        raise UsageError.saying("error.name_unused", pattern=rule.source, path="A")
+def _size(pair: Correspondence) -> int:
+    """Return how many elements will be compared, if all goes well."""
+    shapes = {record.leaf.shape for record in pair.records}
+    return math.prod(shapes.pop() or ()) if len(shapes) == 1 and len(pair.records) == 2 else 0
 
 
 @dataclass(frozen=True)
@@ -283,21 +255,21 @@ class _Compared:
 
 
 def _compare(
-    pair: _Pair, allowed: Tolerances, further: Sequence[Checkpoint], reading: Reading
+    rank: int,
+    pair: Correspondence,
+    allowed: Tolerances,
+    further: Sequence[Checkpoint],
+    reading: Reading,
 ) -> _Compared:
-    names = [tensor.name for tensor in (pair.a, pair.b) if tensor is not None]
-    tolerance, said = allowed.matching(*names)
-    found = compare_parameter(pair.name, pair.rank, (pair.a, pair.b), tolerance, reading)
-    elements = 0 if found.metrics is None else pair.size
+    tolerance, said = allowed.matching(*(record.name for record in pair.records))
+    found = compare_parameter(pair, rank, tolerance, reading)
+    elements = 0 if found.metrics is None else _size(pair)
     if not tolerance.bitwise:
         found = replace(found, compared_by=said)
     passed = not tolerance.bitwise and found.status is Status.WITHIN_TOLERANCE
     if further and pair.a is not None and pair.b is not None and not found.status.agrees:
-        members = [pair.a]
-        for side in further:
-            ranks = side.ranks.get(pair.rank) or next(iter(side.ranks.values()))
-            if pair.a.name in ranks:
-                members.append(ranks[pair.a.name])
+        others = (_of_rank(side, rank).get(pair.a.name) for side in further)
+        members = [pair.a, *(record for record in others if record is not None)]
         found, natural = against_noise(found, members, pair.b, reading)
         passed = passed or natural
     return _Compared(found, elements, passed)
@@ -357,15 +329,12 @@ def _without_alone(
     """
     for side, status in _ALONE.items():
         alone = [finding for finding in findings if finding.status is status]
-        if alone and (always or not _has_any(findings, "B" if side == "A" else "A")):
+        others = (finding.b if side == "A" else finding.a for finding in findings)
+        if alone and (always or all(other.name is None for other in others)):
             names = [shortened(finding.record) for finding in alone[:_SHOWN]]
             coverage.append(message(code, side=side, count=len(alone), names=names))
             findings = [finding for finding in findings if finding.status is not status]
     return findings
-
-
-def _has_any(findings: Sequence[Finding], side: str) -> bool:
-    return any((f.a if side == "A" else f.b).name is not None for f in findings)
 
 
 def _perhaps_cut(
@@ -391,14 +360,22 @@ def _perhaps_cut(
 def _texts(sides: tuple[Checkpoint, Checkpoint]) -> tuple[tuple[Finding, ...], list[Message]]:
     """Compare entries that are no tensors; those of one side alone are not compared."""
     a, b = sides[0].texts, sides[1].texts
-    found = tuple(text_finding(name, a[name], b[name]) for name in a if name in b)
+    found = []
+    for name in (name for name in a if name in b):
+        values = Side(name, "str", value=a[name]), Side(name, "str", value=b[name])
+        status = Status.IDENTICAL
+        notes: Messages = ()
+        if a[name] != b[name]:
+            status = Status.DIFFERENT
+            notes = (message("note.values", a=repr(a[name]), b=repr(b[name])),)
+        found.append(finding_of(name, 0, status, values, notes))
     alone = []
     for side, own, others in (("A", a, b), ("B", b, a)):
         names = [name for name in own if name not in others]
         if names:
             what = {"count": len(names), "names": [shortened(name) for name in names[:_SHOWN]]}
             alone.append(message("checkpoint.texts_only_in", side=side, **what))
-    return found, alone
+    return tuple(found), alone
 
 
 def _rules(compared: Sequence[_Compared]) -> tuple[RuleUse, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 
 import numpy as np
 import pytest
@@ -72,7 +73,6 @@ def test_suspicious_ones_fail_where_that_is_asked_for(compare, tmp_path):
         (["--phases", "x,y"], "--phases is for runs"),
         (["--engine", "ray"], "--engine is for runs"),
         (["--first-only"], "--first-only is for runs"),
-        (["--mapping", "suggest"], "--mapping suggest is for runs"),
         (["--steps", "1-2"], "expected one step"),
     ],
 )
@@ -83,6 +83,46 @@ def test_options_of_runs_are_refused(compare, tmp_path, options, words):
     code, out, err = compare("a.ckpt", "b.ckpt", *options)
     assert (code, out) == (2, "")
     assert words in err
+
+
+def test_a_mapping_is_suggested_by_the_values_and_used(compare, tmp_path):
+    """Of names that no preset knows, and of a fused weight whose parts alternate."""
+    rng = np.random.default_rng(5)
+    mine, theirs = {}, {}
+    for layer in range(3):
+        for name, other in (("up", "w_in"), ("down", "w_out")):
+            values = rng.normal(size=(6, 8)).astype(np.float32)
+            mine[f"blocks.{layer}.{name}.weight"] = values
+            theirs[f"net.layer.{layer}.ff.{other}.weight"] = values
+        parts = rng.normal(size=(2, 4, 8)).astype(np.float32)
+        for part, values in zip(("left", "right"), parts):
+            mine[f"blocks.{layer}.{part}.weight"] = values
+        whole = np.concatenate(parts.reshape(2, 2, 2, 8), axis=1).reshape(8, 8)
+        theirs[f"net.layer.{layer}.both.weight"] = whole
+    write_ckpt(tmp_path / "a.ckpt", mine)
+    write_safetensors(tmp_path / "b.safetensors", theirs)
+    both = "a.ckpt", "b.safetensors"
+    assert compare(*both)[0] == 2
+    code, out, _ = compare(*both, "--mapping", "suggest", "-o", "out")
+    assert (code, "out/mapping.yaml" in out) == (0, True)
+    proposal = (tmp_path / "out" / "mapping.yaml").read_text()
+    assert "blocks.*.up: net.layer.*.ff.w_in  # 0.8" in proposal
+    parts = "[blocks.*.left, blocks.*.right]"
+    assert f"net.layer.*.both: {{parts: {parts}, groups: 2}}  # 0.8" in proposal
+    assert compare(*both, "--mapping", "out/mapping.yaml")[0] == 0
+    code, _, err = compare(*both, "--mapping", "suggest", "-o", "out")
+    assert (code, "already there" in err) == (2, True)
+
+
+def test_of_thousands_of_equal_shapes_a_mapping_is_suggested_in_seconds(compare, tmp_path):
+    rows = np.random.default_rng(3).normal(size=(1000, 4, 3)).astype(np.float32)
+    write_ckpt(tmp_path / "a.ckpt", {f"a{n}.weight": row for n, row in enumerate(rows)})
+    write_ckpt(tmp_path / "b.ckpt", {f"b{n}.weight": row for n, row in enumerate(rows)})
+    began = time.process_time()
+    assert compare("a.ckpt", "b.ckpt", "--mapping", "suggest", "-o", "out")[0] == 0
+    assert time.process_time() - began < 60
+    proposal = (tmp_path / "out" / "mapping.yaml").read_text()
+    assert all(f"\na{n}: b{n}  #" in proposal for n in (0, 500, 999))
 
 
 def test_what_cannot_be_read_is_exit_code_2(compare, tmp_path):

@@ -317,6 +317,90 @@ def test_a_mapping_of_fused_weights_that_does_not_fit_is_refused(tmp_path):
             pair(tmp_path, a, b, mapping=mapping)
 
 
+#: What Hugging Face calls the parameters of a layer, and MindFormers' Llama with fused weights.
+LAYER = {
+    "self_attn.o_proj.weight": "attention.wo.weight",
+    "mlp.down_proj.weight": "feed_forward.w2.weight",
+    "input_layernorm.weight": "attention_norm.weight",
+    "post_attention_layernorm.weight": "ffn_norm.weight",
+}
+FUSED = {
+    "attention.w_qkv": [f"self_attn.{part}_proj" for part in "qkv"],
+    "feed_forward.w_gate_hidden": ["mlp.gate_proj", "mlp.up_proj"],
+}
+
+
+def of_both_networks(groups=1):
+    """Return the parameters of one network by the names of Hugging Face, and of MindFormers."""
+    face = {"model.embed_tokens.weight": floats(9, 8), "model.norm.weight": floats(8)}
+    formers = {"model.tok_embeddings.embedding_weight": face["model.embed_tokens.weight"]}
+    formers["model.norm_out.weight"] = face["model.norm.weight"]
+    for layer in (f"model.layers.{n}" for n in range(3)):
+        for of_face, of_formers in LAYER.items():
+            value = floats(8, 8) if "proj" in of_face else floats(8)
+            face[f"{layer}.{of_face}"] = formers[f"{layer}.{of_formers}"] = value
+        for whole, parts in FUSED.items():
+            rows = [floats(8 if "q_" in part else 4, 8) for part in parts]
+            face |= {f"{layer}.{part}.weight": own for part, own in zip(parts, rows)}
+            turns = [own.reshape(groups, -1, 8) for own in rows]
+            formers[f"{layer}.{whole}.weight"] = np.concatenate(turns, axis=1).reshape(-1, 8)
+    for side in (face, formers):
+        side |= {f"adam_m.{n}": values.copy() for n, values in side.items() if "layers" in n}
+    return face, formers
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("turned", [False, True], ids=["HF first", "MindFormers first"])
+def test_another_frameworks_checkpoint_needs_no_mapping(tmp_path, groups, turned):
+    """Names, gamma and beta, and fused weights, in whatever order their rows are."""
+    face, formers = of_both_networks(groups)
+    face["model.norm.bias"], formers["model.norm_out.beta"] = [floats(8)] * 2
+    found = pair(tmp_path, *((formers, face) if turned else (face, formers)))
+    assert found.status is Outcome.IDENTICAL
+    assert [said.code for said in found.remarks] == ["checkpoint.preset", "pairing.fused"]
+    assert len(found.findings) == len(formers)
+    face["model.layers.1.self_attn.k_proj.weight"][2, 3] += 1
+    found = pair(tmp_path, *((formers, face) if turned else (face, formers)))
+    assert [(f.record, f.metrics.max_abs_err) for f in found.differing] == [
+        ("model.layers.1.attention.w_qkv.weight", pytest.approx(1))
+    ]
+
+
+def test_a_layer_whose_parts_changed_places_differs(tmp_path):
+    """A network reads all its layers alike, so the order of the others counts."""
+    face, formers = of_both_networks()
+    first, second = (f"model.layers.1.self_attn.{part}_proj.weight" for part in "kv")
+    face[first], face[second] = face[second], face[first]
+    differing = pair(tmp_path, face, formers).differing
+    assert {f.record for f in differing} == {"model.layers.1.attention.w_qkv.weight"}
+
+
+def test_a_part_that_cannot_be_read_makes_its_fused_weight_unreadable(tmp_path):
+    """And no other; nor is one partner given to two parameters of unlike names."""
+    face, formers = of_both_networks()
+    formers["model.norm_out.gamma"] = formers["model.norm_out.weight"]
+    found = pair(tmp_path, face, formers)
+    assert [(f.record, f.status) for f in found.differing] == [
+        ("model.norm_out.gamma", Status.ONLY_IN_B)
+    ]
+    path = tmp_path / "a.ckpt"
+    content = path.read_bytes()
+    at = content.index(b"Float32", content.index(b"model.layers.1.mlp.up_proj.weight"))
+    path.write_bytes(content[:at] + b"Float99" + content[at + 7 :])
+    statuses_of = statuses(compare_checkpoints(path, tmp_path / "b.ckpt"))
+    del statuses_of["model.norm_out.gamma"]
+    odd = {name for name, status in statuses_of.items() if status is not Status.IDENTICAL}
+    assert odd == {"model.layers.1.feed_forward.w_gate_hidden.weight"}
+    assert statuses_of[odd.pop()] is Status.UNREADABLE
+
+
+def test_a_preset_does_not_lead_two_parameters_to_one(tmp_path):
+    """Of names that both checkpoints have, none is given to another."""
+    face, formers = of_both_networks()
+    both = {**face, **formers}
+    assert pair(tmp_path, both, dict(reversed(both.items()))).status is Outcome.IDENTICAL
+
+
 def test_an_optimizers_state_that_one_side_does_not_have_is_coverage(tmp_path):
     """An export holds weights alone; one moment that is missing among others differs."""
     w = floats(4)

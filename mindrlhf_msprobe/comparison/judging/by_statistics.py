@@ -55,8 +55,10 @@ def compare_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound:
         return _compare_unlike_bytes(a, b, statistics, tolerance)
     if not statistics.known:
         return Status.UNREADABLE, None, note("note.nothing_to_compare")
-    if unlike_dialects(a, b) and not statistics.equal:
-        return _compare_across_dialects(a, b, statistics, tolerance)
+    if unlike_dialects(a, b) and not statistics.equal and not (_has_nan(a) or _has_nan(b)):
+        if may_be_equal(a, b):
+            return Status.WITHIN_TOLERANCE, None, note("note.two_tools")
+        return _compare_close(a, b, statistics, tolerance)
     if not statistics.finite:
         return _compare_non_finite(a, b, statistics)
     if statistics.equal:
@@ -99,24 +101,19 @@ def _compare_unlike_bytes(
     """Compare tensors with unlike fingerprints: only finite statistics show by how much."""
     if _within_rounding(a, b, statistics):
         return Status.WITHIN_TOLERANCE, None, _rounded_statistics(a, b)
-    if statistics.within(tolerance) and _may_be_close(a, b, tolerance):
-        return Status.WITHIN_TOLERANCE, None, note("note.bytes_differ")
+    if statistics.within(tolerance):
+        # Whole numbers that are not equal are at least 1 apart, so a smaller tolerance excludes it,
+        # e.g. for a mask or tokens in another order, whose statistics are all the same.
+        sizes = [abs(v) for leaf in (a, b) for v in (leaf.max, leaf.min) if is_finite(v)]
+        largest = Fraction(max(sizes, default=0)) if a.is_discrete else 0
+        if not a.is_discrete or Fraction(tolerance.atol) + Fraction(tolerance.rtol) * largest >= 1:
+            return Status.WITHIN_TOLERANCE, None, note("note.bytes_differ")
     if statistics.known and not statistics.finite:
         notes = *note("note.fingerprints_differ"), *note("note.no_statistic_tells")
         return Status.DIFFERENT, None, notes
     equal = statistics.known and statistics.equal
     code = "note.statistics_equal" if equal else "note.fingerprints_differ"
     return Status.DIFFERENT, None, note(code)
-
-
-def _compare_across_dialects(
-    a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance
-) -> PairFound:
-    if _has_nan(a) or _has_nan(b):
-        return _compare_non_finite(a, b, statistics)
-    if may_be_equal(a, b):
-        return Status.WITHIN_TOLERANCE, None, note("note.two_tools")
-    return _compare_close(a, b, statistics, tolerance)
 
 
 def _compare_non_finite(a: Leaf, b: Leaf, statistics: _Statistics) -> PairFound:
@@ -190,34 +187,23 @@ def _within_rounding(a: Leaf, b: Leaf, statistics: _Statistics) -> bool:
     )
 
 
-def _may_be_close(a: Leaf, b: Leaf, tolerance: Tolerance) -> bool:
-    """Return whether tensors of unlike bytes may be within the tolerance at all.
-
-    Whole numbers that are not equal are at least 1 apart, so a smaller tolerance excludes it, e.g.
-    for a mask or for tokens in another order, whose statistics are all the same.
-    """
-    if not a.is_discrete:
-        return True
-    bounds = [abs(v) for leaf in (a, b) for v in (leaf.max, leaf.min) if is_finite(v)]
-    allowed = Fraction(tolerance.atol) + Fraction(tolerance.rtol) * Fraction(max(bounds, default=0))
-    return allowed >= 1
-
-
 def _counts(a: Leaf, b: Leaf) -> tuple[Counts, Counts]:
     """Return for each side how many elements are NaN and how many infinite.
 
     Where the statistics alone can tell, there is one if there may be one.
     """
     if None in (a.nan_count, a.inf_count, b.nan_count, b.inf_count):
-        return _seeming(a), _seeming(b)
+        # An infinite mean of finite elements is a sum that overflowed.
+        x, y = (
+            (1, 0) if _has_nan(leaf) else (0, int(any(map(_is_infinite, (leaf.max, leaf.min)))))
+            for leaf in (a, b)
+        )
+        return x, y
     return (a.nan_count or 0, a.inf_count or 0), (b.nan_count or 0, b.inf_count or 0)
 
 
-def _seeming(leaf: Leaf) -> Counts:
-    """Tell by the statistics; an infinite mean of finite elements is a sum that overflowed."""
-    if _has_nan(leaf):
-        return 1, 0
-    return 0, int(any(is_number(v) and not is_finite(v) for v in (leaf.max, leaf.min)))
+def _is_infinite(value: Any) -> bool:
+    return is_number(value) and not is_finite(value)
 
 
 def _has_nan(leaf: Leaf) -> bool:
@@ -290,25 +276,19 @@ def _sums_agree(exact: Leaf, found: Leaf, precision: Precision) -> bool:
     scale = max(sizes, default=0.0)
     norm = exact.norm if is_finite(exact.norm) else 0.0
     total = norm * math.prod(math.sqrt(size) for size in exact.shape or ())
-    return all(
-        _close(x, y, scale, precision.error, most * (1 + precision.error) >= limit)
-        for x, y, most, limit in (
-            (exact.mean, found.mean, total, precision.largest),
-            (exact.norm, found.norm, norm, math.sqrt(precision.largest)),
-        )
-    )
-
-
-def _close(exact: Any, found: Any, scale: float, error: float, overflows: bool) -> bool:
-    """Return whether a mean or norm agrees with the exact one.
-
-    Args:
-        scale: how large what was summed is.
-        error: of the sum, relative to that.
-        overflows: the sum may be larger than its dtype can hold, though no element is infinite.
-    """
-    if exact == found or (overflows and isinstance(found, float) and math.isinf(found)):
-        return True
-    if not (is_finite(exact) and is_finite(found)):
-        return False
-    return bool(abs(exact - found) <= error * (scale + max(abs(exact), abs(found))) + _SUBNORMAL)
+    for known, found_there, most, limit in (
+        (exact.mean, found.mean, total, precision.largest),
+        (exact.norm, found.norm, norm, math.sqrt(precision.largest)),
+    ):
+        if known == found_there:
+            continue
+        # The sum may be larger than its dtype can hold, though no element is infinite.
+        overflows = most * (1 + precision.error) >= limit
+        if overflows and isinstance(found_there, float) and math.isinf(found_there):
+            continue
+        if not (is_finite(known) and is_finite(found_there)):
+            return False
+        size = scale + max(abs(known), abs(found_there))
+        if not abs(known - found_there) <= precision.error * size + _SUBNORMAL:
+            return False
+    return True

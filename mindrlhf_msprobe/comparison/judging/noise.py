@@ -12,14 +12,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.by_statistics import same_fingerprint
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import AT_ONCE, Elements
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import AT_ONCE, ArrayComparison, Elements
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.findings import Status
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
 LEAST_MARGIN = 4.0
@@ -74,19 +74,31 @@ def within_noise(
     if not known:
         return None
     members = [a, *known]
-    measure, values = _measure(a, b, members, elements)
-    if measure is None:
+    every, leaf = [*members, b], a.leaf
+    kinds = {(r.leaf.is_tensor, r.leaf.dtype, r.leaf.shape) for r in every}
+    texts = any(r.leaf.type == "str" for r in every)
+    numbers = leaf.is_tensor or all(isinstance(r.leaf.value, (int, float)) for r in every)
+    if texts or len(kinds) > 1 or not numbers:
         return _by_kind(b, members, len(known))
-    return _by_distance(b, members, measure, values)
+    if not leaf.is_tensor:
+        return by_distance(b, members, _of_scalars, (1,))
+    size = math.prod(leaf.shape or ())
+    if any(r.location is None for r in every):
+        return by_distance(b, members, _of_statistics, (size,))
+
+    def of_elements(x: Record, y: Record) -> Distance:
+        return distance_of(elements.compare((x, y), (x.array(), y.array()), Tolerance()), leaf)
+
+    return by_distance(b, members, of_elements, (size,) if leaf.is_discrete else (size, size))
 
 
-def _by_distance(
+def by_distance(
     b: Record,
     members: Sequence[Record],
     measure: Callable[[Record, Record], Distance],
     values: Sequence[int],
 ) -> Noise:
-    """Compare the distance of B from A and its repetitions with theirs from each other.
+    """Compare how far B is from A and its repetitions with how far these are from each other.
 
     Args:
         values: of how many values each measure is.
@@ -95,47 +107,19 @@ def _by_distance(
     prints = {record.leaf.fingerprint for record in members}
     if len(prints) == 1 and None not in prints:
         return Noise(False, message("note.repetitions_identical", repetitions=runs))
-    spreads = [measure(x, y) for x, y in itertools.combinations(members, 2)]
-    return by_distances(spreads, [measure(x, b) for x in members], values, runs)
-
-
-def by_distances(
-    spreads: Sequence[Distance], apart: Sequence[Distance], values: Sequence[int], runs: int
-) -> Noise:
-    """Compare how far B is from A and its repetitions with how far these are from each other.
-
-    Args:
-        spreads: of each two of A and its repetitions.
-        apart: of B from A and from each repetition.
-        values: of how many values each measure is.
-        runs: how many repetitions there are.
-    """
+    between = [measure(x, y) for x, y in itertools.combinations(members, 2)]
     # Beside an unlike NaN or infinity a distance is that of the other elements alone: B is compared
     # with those only that have the same ones in the same places.
-    nearest = [found for found in apart if not found.unlike]
+    nearest = [found for found in (measure(x, b) for x in members) if not found.unlike]
     if not nearest:
         return Noise(False, message("note.repetitions_unlike_non_finite", repetitions=runs))
-    spread, distance = _of_each(spreads, max), _of_each(nearest, min)
-    if spread is None or distance is None:
+    measured = [[found.by for found in side if found.by is not None] for side in (between, nearest)]
+    if [*map(len, measured)] != [len(between), len(nearest)]:
         return Noise(False, message("note.noise_non_finite"))
-    if not all(map(math.isfinite, (*spread, *distance))):
+    spreads = [max(column) for column in zip(*measured[0])]
+    distances = [min(column) for column in zip(*measured[1])]
+    if not all(map(math.isfinite, (*spreads, *distances))):
         return Noise(False, message("note.noise_too_large"))
-    return _noise(distance, spread, values, runs, not any(found.unlike for found in spreads))
-
-
-def _of_each(found: Sequence[Distance], pick: Callable[..., float]) -> list[float] | None:
-    """Return the largest, or least, of each measure; None where one cannot be measured."""
-    known = [distance.by for distance in found if distance.by is not None]
-    return None if len(known) < len(found) else [pick(column) for column in zip(*known)]
-
-
-def _noise(
-    distances: Sequence[float],
-    spreads: Sequence[float],
-    values: Sequence[int],
-    runs: int,
-    alike: bool,
-) -> Noise:
     worst, margin, spread = 0.0, LEAST_MARGIN, spreads[0]
     for distance, own, number in zip(distances, spreads, values):
         if not own and any(spreads):  # too coarse a measure to tell
@@ -146,7 +130,8 @@ def _noise(
         if ratio / limit >= worst / margin:
             worst, margin, spread = ratio, limit, own
     if math.isinf(worst):
-        code = "note.repetitions_identical" if alike else "note.repetitions_identical_but"
+        unlike = any(found.unlike for found in between)
+        code = "note.repetitions_identical_but" if unlike else "note.repetitions_identical"
         return Noise(False, message(code, repetitions=runs))
     how = {"ratio": worst, "spread": spread, "margin": margin}
     return Noise(worst <= margin, message("note.noise", repetitions=runs, **how))
@@ -158,7 +143,10 @@ def _by_kind(b: Record, members: Sequence[Record], runs: int) -> Noise:
     non_finite = zip(*((leaf.nan_count or 0, leaf.inf_count or 0) for leaf in leaves))
     if any(count and not any(counts) for count, *counts in non_finite):
         return Noise(False, message("note.repetitions_finite", repetitions=runs))
-    own, *kinds = (_kind(record) for record in (b, *members))
+    texts = ((leaf.fingerprint or leaf.value) if leaf.type == "str" else None for leaf in leaves)
+    own, *kinds = (
+        (leaf.type, leaf.dtype, text, *(leaf.shape or ())) for leaf, text in zip(leaves, texts)
+    )
     if all(kind == kinds[0] for kind in kinds):
         return Noise(False, message("note.repetitions_alike", repetitions=runs))
     new = len(own) not in map(len, kinds) or any(
@@ -169,31 +157,6 @@ def _by_kind(b: Record, members: Sequence[Record], runs: int) -> Noise:
     return Noise(True, message("note.repetitions_differ", repetitions=runs))
 
 
-def _kind(record: Record) -> tuple[object, ...]:
-    leaf = record.leaf
-    value = (leaf.fingerprint or leaf.value) if leaf.type == "str" else None
-    return leaf.type, leaf.dtype, value, *(leaf.shape or ())
-
-
-def _measure(
-    a: Record, b: Record, members: Sequence[Record], elements: Elements
-) -> tuple[Callable[[Record, Record], Distance] | None, Sequence[int]]:
-    """Return how to measure the distance of two of these records, and of how many values it is."""
-    all_records = [*members, b]
-    leaf = a.leaf
-    if any(r.leaf.type == "str" for r in all_records):
-        return None, ()
-    if len({(r.leaf.is_tensor, r.leaf.dtype, r.leaf.shape) for r in all_records}) > 1:
-        return None, ()
-    if not leaf.is_tensor:
-        numbers = all(isinstance(r.leaf.value, (int, float)) for r in all_records)
-        return (_of_scalars, (1,)) if numbers else (None, ())
-    size = math.prod(leaf.shape or ())
-    if all(r.location is not None for r in all_records):
-        return partial(_of_elements, elements), (size,) if leaf.is_discrete else (size, size)
-    return _of_statistics, (size,)
-
-
 def _of_scalars(a: Record, b: Record) -> Distance:
     x, y = a.leaf.value, b.leaf.value
     if is_finite(x) and is_finite(y):
@@ -202,14 +165,13 @@ def _of_scalars(a: Record, b: Record) -> Distance:
     return Distance((0.0,), unlike=not same)
 
 
-def _of_elements(elements: Elements, a: Record, b: Record) -> Distance:
-    """Return the largest and the L2 distance of the elements.
+def distance_of(compared: ArrayComparison, leaf: Leaf) -> Distance:
+    """Return the largest and the L2 distance of elements that were compared.
 
     Of discrete ones the share that differs: the distance of two tokens means nothing.
     """
-    compared = elements.compare((a, b), (a.array(), b.array()), Tolerance())
     metrics = compared.metrics
-    if a.leaf.is_discrete:
+    if leaf.is_discrete:
         return Distance((1.0 - metrics.equal_percent / 100,))
     unlike = compared.one_sided or compared.unlike
     return Distance((metrics.max_abs_err or 0.0, metrics.euclidean or 0.0), unlike)

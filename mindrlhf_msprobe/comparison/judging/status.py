@@ -186,31 +186,36 @@ def compare_records(
     Raises:
         Unanswered: the tensors are large, and what `elements` does not know yet.
     """
-    return (
+    found = (
         _compare_unreadable(a, b)
         or _compare_no_gradient(a, b)
         or _compare_scalars(a.leaf, b.leaf, tolerance)
         or _compare_texts(a, b, elements)
         or _compare_dtypes(a.leaf, b.leaf, tolerance)
-        or _compare_shapes(a, b, decode)
-        or _compare_elements(a, b, tolerance, decode, elements)
-        or compare_statistics(a.leaf, b.leaf, tolerance)
     )
+    if found is not None:
+        return found
+    if a.leaf.shape != b.leaf.shape:
+        notes: Messages = (message("note.shapes", a=_shape(a), b=_shape(b)),)
+        return Status.SHAPE_MISMATCH, None, _with_tokens(notes, a, b, decode)
+    if a.location is None or b.location is None:
+        return compare_statistics(a.leaf, b.leaf, tolerance)
+    status, metrics, notes = _compare_arrays(a, b, tolerance, elements)
+    if status is Status.DIFFERENT and metrics is not None:
+        notes = _with_tokens(notes, a, b, decode, metrics.first_mismatch)
+    return status, metrics, notes
 
 
 def _compare_unreadable(a: Record, b: Record) -> PairFound | None:
     """Return the status of two records one of which cannot be read, else None."""
     both = a.location is not None and b.location is not None
-    opened_later = both and _kind(a.leaf) == _kind(b.leaf)
+    kinds = {(leaf.type == "str", leaf.dtype, leaf.shape) for leaf in (a.leaf, b.leaf)}
+    opened_later = both and len(kinds) == 1
     for record, side in ((a, "A"), (b, "B")):
         reason = record.leaf.why if opened_later else why_unreadable(record)
         if reason is not None:
             return Status.UNREADABLE, None, _unreadable(side, reason)
     return None
-
-
-def _kind(leaf: Leaf) -> tuple[object, ...]:
-    return leaf.type == "str", leaf.dtype, leaf.shape
 
 
 def why_unreadable(record: Record) -> Message | None:
@@ -258,25 +263,6 @@ def _compare_dtypes(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound | None:
         return None
     kinds = ("text" if leaf.type == "str" else leaf.dtype for leaf in (a, b))
     return Status.DTYPE_MISMATCH, None, _dtypes(*kinds)
-
-
-def _compare_shapes(a: Record, b: Record, decode: Decode | None) -> PairFound | None:
-    if a.leaf.shape == b.leaf.shape:
-        return None
-    notes = (message("note.shapes", a=_shape(a), b=_shape(b)),)
-    return Status.SHAPE_MISMATCH, None, _with_tokens(notes, a, b, decode)
-
-
-def _compare_elements(
-    a: Record, b: Record, tolerance: Tolerance, decode: Decode | None, elements: Elements
-) -> PairFound | None:
-    """Compare the elements of two tensors; None where not both are stored."""
-    if a.location is None or b.location is None:
-        return None
-    status, metrics, notes = _compare_arrays(a, b, tolerance, elements)
-    if status is Status.DIFFERENT and metrics is not None:
-        notes = _with_tokens(notes, a, b, decode, metrics.first_mismatch)
-    return status, metrics, notes
 
 
 def _with_tokens(

@@ -36,7 +36,12 @@ def is_unhealthy(finding: Finding, *, overflowed: bool) -> bool:
     Args:
         overflowed: whether both runs say of the step that it overflowed.
     """
-    return not (is_mask(finding) or (overflowed and _is_of_gradients(finding)))
+    of_gradients = (
+        finding.key in SCALE_KEYS
+        if finding.entry is None
+        else direction_of(finding.entry) != "forward"
+    )
+    return not (is_mask(finding) or (overflowed and of_gradients))
 
 
 def has_overflowed(finding: Finding) -> bool:
@@ -49,23 +54,14 @@ def has_overflowed(finding: Finding) -> bool:
 
 def is_mask(finding: Finding) -> bool:
     """Return whether all that is not finite is -inf, in a forward pass or in key data of masks."""
-    if any(nan for nan, _ in counts_of(finding)) or math.inf in _largest_sides(finding):
+    largest = [value for side in (finding.a, finding.b) for value in (side.max, side.value)]
+    if any(nan for nan, _ in counts_of(finding)) or math.inf in largest:
         return False
     if finding.entry is None:
         return may_be_mask(finding.record)
     if finding.io == "parameters" or is_optimizer_state(cell_name(finding.entry)):
         return False
     return direction_of(finding.entry) == "forward"
-
-
-def _largest_sides(finding: Finding) -> tuple[Any, ...]:
-    return tuple(value for side in (finding.a, finding.b) for value in (side.max, side.value))
-
-
-def _is_of_gradients(finding: Finding) -> bool:
-    if finding.entry is None:
-        return finding.key in SCALE_KEYS
-    return direction_of(finding.entry) != "forward"
 
 
 def sides(finding: Finding) -> tuple[str, ...]:

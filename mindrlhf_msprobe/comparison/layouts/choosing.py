@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,8 +33,16 @@ def choose(job: Job, path: str | Path | None, *, within_one: bool) -> tuple[Job,
     if found is None:
         return job, []
     sides = [laid_out(side, layout) for side, layout in zip(job.sides, found)]
-    runs = job.sides[0].run, job.sides[1].run
-    return replace(job, sides=(sides[0], sides[1])), _notes(runs, found)
+    joined, absent = [], []
+    for name, side, layout in zip("AB", job.sides, found):
+        if layout is None:
+            continue
+        axes = ", ".join(f"{axis} {layout.axes[axis]}" for axis in layout.cut or layout.axes)
+        joined.append(message("layout.joined", side=name, ranks=layout.size, axes=axes))
+        if missing := sorted({*layout.places} - {*side.run.ranks}):
+            said = {"side": name, "ranks": few_numbers(missing)}
+            absent.append(message("layout.absent_ranks", **said))
+    return replace(job, sides=(sides[0], sides[1])), [*joined, *absent]
 
 
 def _layouts(
@@ -55,27 +62,11 @@ def _layouts(
     if _is_one_layout(*found) and not reduced:
         return None
     if path is None:
-        return found if all(map(_is_known, runs, found)) else None
+        known = (layout or world_size(run) == 1 for run, layout in zip(runs, found))
+        return found if all(known) else None
     for name, run, layout in zip("AB", runs, found):
         _check(name, run, layout)
     return found
-
-
-def _notes(runs: tuple[Run, Run], layouts: tuple[Layout | None, Layout | None]) -> list[Message]:
-    """Say how the ranks of each side were put together, then which of them it lacks."""
-    sides = [
-        (name, run, layout) for name, run, layout in zip("AB", runs, layouts) if layout is not None
-    ]
-    joined = [
-        message("layout.joined", side=name, ranks=layout.size, axes=_shown(layout))
-        for name, _, layout in sides
-    ]
-    absent = [
-        message("layout.absent_ranks", side=name, ranks=few_numbers(missing))
-        for name, run, layout in sides
-        if (missing := sorted({*layout.places} - {*run.ranks}))
-    ]
-    return [*joined, *absent]
 
 
 def _is_one_layout(a: Layout | None, b: Layout | None) -> bool:
@@ -83,15 +74,6 @@ def _is_one_layout(a: Layout | None, b: Layout | None) -> bool:
     if a is None or b is None or (a.strategy and b.strategy):
         return a == b
     return replace(a, strategy={}) == replace(b, strategy={})
-
-
-def _is_known(run: Run, layout: Layout | None) -> bool:
-    return layout is not None or world_size(run) == 1
-
-
-def _shown(layout: Layout) -> str:
-    shown = layout.cut or layout.axes
-    return ", ".join(f"{axis} {layout.axes[axis]}" for axis in shown)
 
 
 def _check(name: str, run: Run, layout: Layout | None) -> None:
@@ -121,7 +103,14 @@ def layout_of(run: Run) -> Layout | None:
         return None
     if (of_mesh := _of_mesh(run, size)) is not None:
         return of_mesh
-    found = {axes for sizes in _said(run) if (axes := _grid(sizes, size)) is not None}
+    of_networks = [
+        {axis: n for axis, n in network.parallel.items() if type(n) is int and n > 0}
+        for file in run.run_files
+        for network in file.networks
+        if network.parallel
+    ]
+    said = of_networks or sizes_below(run.configurations())
+    found = {axes for sizes in said if (axes := _grid(sizes, size)) is not None}
     if len(found) != 1:
         return None
     grid = dict(next(iter(found)))
@@ -179,16 +168,6 @@ def world_size(run: Run) -> int:
     """Return how many ranks the job of a run had."""
     sizes = {file.world.size for file in run.run_files if file.world.size}
     return max([*sizes, max(run.ranks, default=0) + 1])
-
-
-def _said(run: Run) -> Iterator[dict[str, int]]:
-    of_networks = [
-        {axis: size for axis, size in network.parallel.items() if type(size) is int and size > 0}
-        for file in run.run_files
-        for network in file.networks
-        if network.parallel
-    ]
-    yield from of_networks or sizes_below(run.configurations())
 
 
 def _grid(sizes: dict[str, int], world: int) -> tuple[tuple[str, int], ...] | None:

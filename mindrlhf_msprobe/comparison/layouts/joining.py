@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
@@ -67,6 +66,12 @@ class Held:
     def first(self) -> Record:
         """What the lowest rank holds."""
         return self.records[min(self.records)]
+
+    @property
+    def under_its_name(self) -> Record:
+        """The same by its name in the whole network."""
+        first = self.first
+        return first if first.name == self.name else replace(first, name=self.name)
 
     @property
     def batches(self) -> tuple[str, ...]:
@@ -168,10 +173,12 @@ def join_both(
         for one, of, by_shape in zip((a, b), modes, unsaid):
             if by_shape and one.is_gradient_of_shared(of[EXPERT]):
                 of[EXPERT] = MEAN
-    found = [
-        None if one is None else _join(one, how, order)
-        for one, how, order in zip(held, modes, orders)
-    ]
+    found: list[Record | None] = []
+    for own, how, order in zip(held, modes, orders):
+        if own is None or own.layout is None:
+            found.append(None if own is None else own.under_its_name)
+        else:
+            found.append(_Cut(own, own.layout, _without_open(how)).whole(order))
     if found[0] is not None and found[1] is not None:
         return _without_sizes(found[0], found[1], (a, b))  # type: ignore[arg-type]
     return found[0], found[1]
@@ -184,45 +191,34 @@ def _resolve(
     shapes = [one.first.leaf.shape for one in held]
     if None in shapes or len(shapes[0] or ()) != len(shapes[1] or ()):
         return
-    _place_by_place(held, modes)
+    # Parts that both runs have in the same number stand for each other.
+    for axis in [axis for axis, how in modes[0].items() if how == ANY == modes[1].get(axis)]:
+        of = [one.layout.axes[axis] for one in held if one.layout is not None]
+        if len(of) == 2 and of[0] == of[1]:
+            modes[0][axis] = modes[1][axis] = 0
     free = [(side, axis) for side in (0, 1) for axis, how in modes[side].items() if how == ANY]
     dims = range(len(shapes[0] or ()))
     if not free or (len(dims) + 1) ** len(free) > _MOST_TRIED:
         return
     fitting = []
     for choice in itertools.product([COPY, *dims], repeat=len(free)):
-        tried = _chosen(modes, free, choice)
-        if _fit(_whole_shape(held[0], tried[0]), _whole_shape(held[1], tried[1]), calls):
-            unlike = sum(map(_unlike_copies, held, tried))
+        tried = [{**of} for of in modes]
+        for (side, axis), how in zip(free, choice):
+            tried[side][axis] = how
+        whole = [one.first.leaf.shape for one in held]
+        unlike = 0
+        for side, (one, how) in enumerate(zip(held, tried)):
+            if one.layout is not None:
+                cut = _Cut(one, one.layout, how)
+                whole[side], unlike = cut.shape, unlike + cut.unlike_copies()
+        if whole[0] is None or whole[1] is None:
+            continue
+        # Equal shapes, or equally many rows in all calls together.
+        rows = [(m * calls[0], n * calls[1]) for m, n in zip(whole[0], whole[1]) if m != n]
+        if not rows or (len(rows) == 1 and rows[0][0] == rows[0][1]):
             fitting.append((unlike, _odd(free, choice), tried))
     if fitting:
         modes[0], modes[1] = min(fitting, key=lambda one: one[:2])[2]
-
-
-def _chosen(
-    modes: Sequence[Modes], free: Sequence[tuple[int, str]], choice: Sequence[int | str]
-) -> list[dict[str, int | str]]:
-    """Return both runs' ways to cut, the free ones as they were chosen."""
-    tried = [{**of} for of in modes]
-    for (side, axis), how in zip(free, choice):
-        tried[side][axis] = how
-    return tried
-
-
-def _place_by_place(held: tuple[Held, Held], modes: list[dict[str, int | str]]) -> None:
-    """Let parts that both runs have in the same number stand for each other."""
-    for axis in [axis for axis, how in modes[0].items() if how == ANY == modes[1].get(axis)]:
-        of = [one.layout.axes[axis] for one in held if one.layout is not None]
-        if len(of) == 2 and of[0] == of[1]:
-            modes[0][axis] = modes[1][axis] = 0
-
-
-def _fit(a: tuple[int, ...] | None, b: tuple[int, ...] | None, calls: tuple[int, int]) -> bool:
-    """Return whether two shapes are equal, or hold equally many rows in all calls together."""
-    if a is None or b is None:
-        return False
-    unlike = [(m * calls[0], n * calls[1]) for m, n in zip(a, b) if m != n]
-    return not unlike or (len(unlike) == 1 and unlike[0][0] == unlike[0][1])
 
 
 def _odd(free: Sequence[tuple[int, str]], choice: Sequence[int | str]) -> int:
@@ -234,62 +230,12 @@ def _odd(free: Sequence[tuple[int, str]], choice: Sequence[int | str]) -> int:
     return cost
 
 
-def _whole_shape(held: Held, modes: Modes) -> tuple[int, ...] | None:
-    """Return the shape of the whole, if it is cut so; None where it cannot be."""
-    if held.layout is None:
-        return held.first.leaf.shape
-    sizes = _sizes(held, modes)
-    return None if sizes is None else _shape_of(sizes)
-
-
-def _shape_of(sizes: Sequence[Mapping[int, int]]) -> tuple[int, ...]:
-    return tuple(sum(of.values()) for of in sizes)
-
-
-def _sizes(held: Held, modes: Modes) -> list[dict[int, int]] | None:
-    """Return for each dimension the size of each part; None where parts do not fit together."""
-    shape = held.first.leaf.shape or ()
-    found: list[dict[int, int]] = [{} for _ in shape]
-    for rank, record in held.records.items():
-        own = record.leaf.shape or ()
-        if len(own) != len(shape):
-            return None
-        parts = _parts(held, modes, rank)
-        for dim, size in enumerate(own):
-            if found[dim].setdefault(parts[dim], size) != size:
-                return None
-    return found
-
-
-def _parts(held: Held, modes: Modes, rank: int) -> list[int]:
-    """Return which part of each dimension a rank holds."""
-    assert held.layout is not None
-    if isinstance(held.strategy, Mapping):
-        return [*held.strategy[rank]]
-    parts = [0] * len(held.first.leaf.shape or ())
-    for axis, how in modes.items():
-        if isinstance(how, int) and how < len(parts):
-            parts[how] = parts[how] * held.layout.axes[axis] + held.layout.place(rank, axis)
-    return parts
-
-
-def _unlike_copies(held: Held, modes: Modes) -> int:
-    """Return how many ranks say something else of a part than most that hold the same."""
-    if held.layout is None:
-        return 0
-    groups: dict[tuple[int, ...], list[str]] = defaultdict(list)
-    for rank, record in held.records.items():
-        terms = (held.layout.place(rank, x) for x, how in modes.items() if how in (SUM, MEAN))
-        part = (*_parts(held, modes, rank), -1, *terms)
-        groups[part].append(repr(known_of(record.leaf)))
-    return sum(len(said) - max(map(said.count, said)) for said in groups.values())
-
-
 def _without_sizes(
     a: Record, b: Record, held: tuple[Held, Held]
 ) -> tuple[Record | None, Record | None]:
     """Leave numbers that count what one rank has out of the comparison with those of another."""
-    values = _count(a.leaf), _count(b.leaf)
+    # A Python number, or a whole number that is a tensor.
+    values = [x.max if x.shape == () and x.is_integer else x.value for x in (a.leaf, b.leaf)]
     if not all(type(v) is int and v > 0 for v in values):
         return a, b
     (small, large), side = (values, 0) if values[0] < values[1] else (values[::-1], 1)
@@ -304,173 +250,193 @@ def _without_sizes(
     return composed(a, leaf=a.leaf, gap=gap), b
 
 
-def _count(leaf: Leaf) -> Any:
-    """Return the value of a Python number, or of a whole number that is a tensor."""
-    return leaf.max if leaf.shape == () and leaf.is_integer else leaf.value
-
-
-def _join(held: Held, modes: Modes, order: Order) -> Record:
-    """Return what the ranks hold as a whole."""
-    first = _named(held.first, held.name)
-    layout = held.layout
-    if layout is None:
-        return first
-    if isinstance(held.strategy, Message):
-        return composed(first, leaf=first.leaf, gap=held.strategy)
-    modes = _without_open(modes)
-    leaves = [record.leaf for record in held.records.values()]
-    unread = next((leaf for leaf in leaves if leaf.why is not None), None)
-    if unread is not None:
-        return composed(first, leaf=unread)
-    if (lacking := _without_ranks(first, held, modes)) is not None:
-        return lacking
-    if any(leaf.is_tensor != leaves[0].is_tensor for leaf in leaves):
-        return composed(
-            first, leaf=replace(first.leaf, why=message("layout.unlike", name=held.name))
-        )
-    if not leaves[0].is_tensor:
-        return _join_values(first, held, modes)
-    if not leaves[0].shape and not same_value(leaves) and _by_batch(held, modes):
-        gap = message("layout.values_differ", ranks=few_numbers([*held.records]))
-        return composed(first, leaf=first.leaf, gap=gap)
-    return _join_tensors(first, held, modes, order)
-
-
 def _without_open(modes: Modes) -> dict[str, int | str]:
     """Return how a value is cut where nothing says more: each rank has a copy."""
     return {axis: COPY if how == ANY else how for axis, how in modes.items()}
 
 
-def _without_ranks(first: Record, held: Held, modes: Modes) -> Record | None:
-    """Return what stands for a value that ranks lack; None where none does, or others have it."""
-    missing = [rank for rank in held.wanted if rank not in held.records]
-    leaves = [record.leaf for record in held.records.values()]
-    cut = any(how != COPY for how in modes.values())
-    cut |= isinstance(held.strategy, Mapping) and any(map(any, held.strategy.values()))
-    if not missing or not (cut or not same_value(leaves) or held.recorded.issuperset(missing)):
+class _Cut:
+    """What the ranks of a run hold of a value that is cut over each axis as `modes` say."""
+
+    def __init__(self, held: Held, layout: Layout, modes: Modes) -> None:
+        self._held, self._layout, self._modes = held, layout, modes
+        self._leaves = [record.leaf for record in held.records.values()]
+        self._first = held.under_its_name
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of the whole; None where the parts do not fit together."""
+        return None if self._sizes is None else tuple(sum(of.values()) for of in self._sizes)
+
+    def unlike_copies(self) -> int:
+        """Return how many ranks say something else of a part than most that hold the same."""
+        groups: dict[tuple[int, ...], list[str]] = defaultdict(list)
+        terms = [axis for axis, how in self._modes.items() if how in (SUM, MEAN)]
+        for rank, record in self._held.records.items():
+            part = (*self._part(rank), -1, *(self._layout.place(rank, axis) for axis in terms))
+            groups[part].append(repr(known_of(record.leaf)))
+        return sum(len(said) - max(map(said.count, said)) for said in groups.values())
+
+    def whole(self, order: Order) -> Record:
+        """Return what the ranks hold as a whole."""
+        leaves, held = self._leaves, self._held
+        if isinstance(held.strategy, Message):
+            return self._not_compared(held.strategy)
+        unread = next((leaf for leaf in leaves if leaf.why is not None), None)
+        if unread is not None:
+            return composed(self._first, leaf=unread)
+        missing = [rank for rank in held.wanted if rank not in held.records]
+        cut = any(how != COPY for how in self._modes.values())
+        cut |= isinstance(held.strategy, Mapping) and any(map(any, held.strategy.values()))
+        if missing and (cut or not same_value(leaves) or held.recorded.issuperset(missing)):
+            said = message("layout.missing", ranks=few_numbers(missing))
+            none_recorded = held.recorded.isdisjoint(missing)
+            return self._not_compared(said) if none_recorded else self._unreadable(said)
+        if any(leaf.is_tensor != leaves[0].is_tensor for leaf in leaves):
+            return self._unreadable(message("layout.unlike", name=held.name))
+        if not leaves[0].is_tensor:
+            return self._value()
+        if not leaves[0].shape and not same_value(leaves) and self._differ_by_batch():
+            ranks = few_numbers([*held.records])
+            return self._not_compared(message("layout.values_differ", ranks=ranks))
+        unlike = self._why_not_one()
+        return self._tensor(order) if unlike is None else self._unreadable(unlike)
+
+    def _not_compared(self, gap: Message) -> Record:
+        return composed(self._first, leaf=self._first.leaf, gap=gap)
+
+    def _unreadable(self, why: Message) -> Record:
+        return composed(self._first, leaf=replace(self._first.leaf, why=why))
+
+    def _part(self, rank: int) -> tuple[int, ...]:
+        """Return which part of each dimension a rank holds."""
+        if isinstance(self._held.strategy, Mapping):
+            return self._held.strategy[rank]
+        parts = [0] * len(self._held.first.leaf.shape or ())
+        for axis, how in self._modes.items():
+            if isinstance(how, int) and how < len(parts):
+                parts[how] = parts[how] * self._layout.axes[axis] + self._layout.place(rank, axis)
+        return tuple(parts)
+
+    @cached_property
+    def _sizes(self) -> list[dict[int, int]] | None:
+        """For each dimension the size of each part; None where parts do not fit together."""
+        shape = self._held.first.leaf.shape or ()
+        found: list[dict[int, int]] = [{} for _ in shape]
+        for rank, record in self._held.records.items():
+            own = record.leaf.shape or ()
+            if len(own) != len(shape):
+                return None
+            parts = self._part(rank)
+            for dim, size in enumerate(own):
+                if found[dim].setdefault(parts[dim], size) != size:
+                    return None
+        return found
+
+    def _differ_by_batch(self) -> bool:
+        """Return whether ranks that were given other samples hold unlike numbers."""
+        groups: dict[tuple[int, ...], list[Leaf]] = defaultdict(list)
+        cut, divided = self._layout.cut, self._held.divided
+        axes = [axis for axis in cut if axis in divided and self._modes.get(axis) == COPY]
+        for rank, record in self._held.records.items():
+            groups[tuple(self._layout.place(rank, axis) for axis in axes)].append(record.leaf)
+        return len(groups) > 1 and all(map(same_value, groups.values()))
+
+    def _value(self) -> Record:
+        """Return a Python value that ranks have in common, or a mean of numbers."""
+        records, first = self._held.records, self._first
+        if same_value(self._leaves):
+            return first
+        values = [leaf.value for leaf in self._leaves]
+        if all(type(v) is float for v in values) and MEAN in self._modes.values():
+            return composed(first, leaf=replace(first.leaf, value=math.fsum(values) / len(values)))
+        if self._differ_by_batch():
+            return self._not_compared(
+                message("layout.values_differ", ranks=few_numbers([*records]))
+            )
+        odd = few_numbers([r for r, x in records.items() if not same_value([x.leaf, first.leaf])])
+        return self._unreadable(message("layout.copies_differ", ranks=odd, first=min(records)))
+
+    def _why_not_one(self) -> Message | None:
+        """Return why what the ranks hold does not fit together; None if it does."""
+        records, first = self._held.records, self._held.first.leaf
+        for rank, record in records.items():
+            if record.leaf.dtype != first.dtype:
+                what = {"rank": rank, "first": min(records)}
+                own = {"dtype": record.leaf.dtype, "other": first.dtype}
+                return message("layout.dtypes", **what, **own)
+        size, name = len(first.shape or ()), self._held.name
+        for axis, how in self._modes.items():
+            if isinstance(how, int) and not 0 <= how < size:
+                dim = self._layout.rule(name).get(axis, how)  # as it was given, e.g. -3
+                given = {"axis": axis, "dim": dim, "pattern": self._layout.pattern_of(name)}
+                return message(UNFIT, **given, shape=str(list(first.shape or ())))
+        if self._sizes is None:
+            shapes = {rank: str(list(record.leaf.shape or ())) for rank, record in records.items()}
+            said = "; ".join(f"{rank}: {shape}" for rank, shape in [*shapes.items()][:8])
+            return message(UNLIKE_PARTS, shapes=said)
         return None
-    said = message("layout.missing", ranks=few_numbers(missing))
-    if held.recorded.isdisjoint(missing):
-        return composed(first, leaf=first.leaf, gap=said)
-    return composed(first, leaf=replace(first.leaf, why=said))
 
-
-def _by_batch(held: Held, modes: Modes) -> bool:
-    """Return whether ranks that were given other samples hold unlike numbers."""
-    assert held.layout is not None
-    groups: dict[tuple[int, ...], list[Leaf]] = defaultdict(list)
-    axes = [axis for axis in held.layout.cut if axis in held.divided and modes.get(axis) == COPY]
-    for rank, record in held.records.items():
-        groups[tuple(held.layout.place(rank, axis) for axis in axes)].append(record.leaf)
-    return len(groups) > 1 and all(map(same_value, groups.values()))
-
-
-def _join_values(first: Record, held: Held, modes: Modes) -> Record:
-    """Return a Python value that ranks have in common, or a mean of numbers."""
-    leaves = [record.leaf for record in held.records.values()]
-    if same_value(leaves):
-        return first
-    values = [leaf.value for leaf in leaves]
-    if all(type(v) is float for v in values) and MEAN in modes.values():
-        return composed(first, leaf=replace(first.leaf, value=math.fsum(values) / len(values)))
-    ranks = few_numbers([*held.records])
-    if _by_batch(held, modes):
-        return composed(first, leaf=first.leaf, gap=message("layout.values_differ", ranks=ranks))
-    odd = few_numbers([r for r, x in held.records.items() if not same_value([x.leaf, first.leaf])])
-    why = message("layout.copies_differ", ranks=odd, first=min(held.records))
-    return composed(first, leaf=replace(first.leaf, why=why))
-
-
-#: Of each part of the whole, the numbers of the shards that hold it: those of one copy are terms of
-#: a sum or mean.
-_Groups = Mapping[tuple[int, ...], Mapping[tuple[int, ...], Sequence[int]]]
-
-
-def _join_tensors(first: Record, held: Held, modes: Modes, order: Order) -> Record:
-    unlike = _why_not_one(held, modes)
-    if unlike is not None:
-        return composed(first, leaf=replace(first.leaf, why=unlike))
-    layout = held.layout
-    assert layout is not None
-    ranks = tuple(sorted(held.records))
-    shards = tuple(held.records[rank] for rank in ranks)
-    groups = _grouped(held, modes, ranks)
-    sizes = _sizes(held, modes)
-    assert sizes is not None
-    shape = _shape_of(sizes)
-    stored = all(shard.location is not None for shard in shards)
-    terms, gap = _terms_of_copies(groups), None
-    if not stored and {SUM, MEAN} & {*modes.values()}:
-        if _is_mean_of_equals(groups, shards, modes):
-            terms = [[one[:1] for one in parts] for parts in terms]  # one stands for the mean
-        else:
-            gap = message("layout.partial_statistics")
-    alone = frozenset(axis for axis in held.open_axes if axis != PIPELINE)
-    times = layout.times(held.name, modes, held.divided, alone)
-    leaves = tuple(scaled(_leaf(shards, of, shape), times) for of in terms)
-    return composed(
-        first,
-        leaf=leaves[0],
-        location=first.location if stored else None,
-        sketches=None,
-        expression=Assembly(
+    def _tensor(self, order: Order) -> Record:
+        """Return the parts as one tensor; of each there may be copies, of each copy terms."""
+        layout, modes, held = self._layout, self._modes, self._held
+        ranks = tuple(sorted(held.records))
+        shards = tuple(held.records[rank] for rank in ranks)
+        kept = [axis for axis, how in modes.items() if how == COPY]
+        groups: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
+        for number, rank in enumerate(ranks):
+            copy = tuple(layout.place(rank, axis) for axis in kept)
+            groups.setdefault(self._part(rank), {}).setdefault(copy, []).append(number)
+        stored = all(shard.location is not None for shard in shards)
+        # Of each copy of the whole the shards of its parts; the last copy of a part is used again
+        # where other parts have more.
+        terms: list[list[Sequence[int]]] = [
+            [list(copies.values())[min(n, len(copies) - 1)] for copies in groups.values()]
+            for n in range(max(map(len, groups.values())))
+        ]
+        gap = None
+        if not stored and {SUM, MEAN} & {*modes.values()}:
+            if SUM not in modes.values() and all(
+                same_value([shards[number].leaf for copy in copies.values() for number in copy])
+                for copies in groups.values()
+            ):
+                terms = [[one[:1] for one in parts] for parts in terms]  # one stands for the mean
+            else:
+                gap = message("layout.partial_statistics")
+        alone = frozenset(axis for axis in held.open_axes if axis != PIPELINE)
+        times = layout.times(held.name, modes, held.divided, alone)
+        leaves = tuple(scaled(_leaf(shards, of, self.shape or ()), times) for of in terms)
+        made_of = Assembly(
             ranks,
             shards,
             tuple(tuple(map(tuple, copies.values())) for copies in groups.values()),
-            _tiles_of_whole(held, modes, order, groups, sizes),
+            self._tiles([*groups], order),
             leaves=leaves,
             divided_by=math.prod(layout.axes[axis] for axis, how in modes.items() if how == MEAN),
             times=times,
             of=layout.size,
-        ),
-        gap=gap,
-    )
+        )
+        found = {"leaf": leaves[0], "sketches": None, "expression": made_of, "gap": gap}
+        return composed(self._first, location=self._first.location if stored else None, **found)
 
-
-def _grouped(held: Held, modes: Modes, ranks: Sequence[int]) -> _Groups:
-    """Return which shards hold which part, by copies of it."""
-    assert held.layout is not None
-    kept = [axis for axis, how in modes.items() if how == COPY]
-    groups: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
-    for number, rank in enumerate(ranks):
-        part = tuple(_parts(held, modes, rank))
-        copy = tuple(held.layout.place(rank, axis) for axis in kept)
-        groups.setdefault(part, {}).setdefault(copy, []).append(number)
-    return groups
-
-
-def _terms_of_copies(groups: _Groups) -> list[list[Sequence[int]]]:
-    """Return of each copy of the whole the shards of its parts; the last copy of a part is used
-    again where other parts have more."""
-    count = max(map(len, groups.values()))
-    return [
-        [list(copies.values())[min(n, len(copies) - 1)] for copies in groups.values()]
-        for n in range(count)
-    ]
-
-
-def _is_mean_of_equals(groups: _Groups, shards: Sequence[Record], modes: Modes) -> bool:
-    """Return whether what is averaged is the same on all ranks, so that it is the mean."""
-    return SUM not in modes.values() and all(
-        same_value([shards[number].leaf for copy in copies.values() for number in copy])
-        for copies in groups.values()
-    )
-
-
-def _tiles_of_whole(
-    held: Held, modes: Modes, order: Order, groups: _Groups, sizes: Sequence[Mapping[int, int]]
-) -> tuple[Tile, ...]:
-    """Return where the parts stand in the whole."""
-    assert held.layout is not None
-    tiles = [_tile(part, sizes, number) for number, part in enumerate(groups)]
-    for axis in held.layout.zigzag:
-        how = modes.get(axis)
-        if isinstance(how, int):
-            tiles = [t for tile in tiles for t in _zigzag(tile, how, sizes[how])]
-    rows = next((modes[axis] for axis in held.batches if isinstance(modes[axis], int)), None)
-    if isinstance(rows, int) and len(order):
-        tiles = [t for tile in tiles for t in _in_order(tile, rows, sizes[rows], order)]
-    return tuple(tiles)
+    def _tiles(self, parts: Sequence[tuple[int, ...]], order: Order) -> tuple[Tile, ...]:
+        """Return where parts stand in the whole."""
+        sizes = self._sizes
+        assert sizes is not None
+        tiles = []
+        for number, part in enumerate(parts):
+            start = tuple(sum(n for p, n in of.items() if p < at) for at, of in zip(part, sizes))
+            shape = tuple(of[at] for at, of in zip(part, sizes))
+            tiles.append(Tile(start, shape, number, (0,) * len(part)))
+        for axis in self._layout.zigzag:
+            how = self._modes.get(axis)
+            if isinstance(how, int):
+                tiles = [t for tile in tiles for t in _zigzag(tile, how, sizes[how])]
+        batches = (self._modes[axis] for axis in self._held.batches)
+        rows = next((how for how in batches if isinstance(how, int)), None)
+        if rows is not None and len(order):
+            tiles = [t for tile in tiles for t in _in_order(tile, rows, sizes[rows], order)]
+        return tuple(tiles)
 
 
 def _leaf(shards: Sequence[Record], parts: Sequence[Sequence[int]], shape: tuple[int, ...]) -> Leaf:
@@ -481,36 +447,6 @@ def _leaf(shards: Sequence[Record], parts: Sequence[Sequence[int]], shape: tuple
     if len(parts) == 1:
         return first
     return together([shards[terms[0]].leaf for terms in parts], shape)
-
-
-def _why_not_one(held: Held, modes: Modes) -> Message | None:
-    """Return why what the ranks hold does not fit together; None if it does."""
-    records = held.records
-    first = held.first.leaf
-    for rank, record in records.items():
-        if record.leaf.dtype != first.dtype:
-            what = {"rank": rank, "first": min(records)}
-            own = {"dtype": record.leaf.dtype, "other": first.dtype}
-            return message("layout.dtypes", **what, **own)
-    size = len(first.shape or ())
-    for axis, how in modes.items():
-        if isinstance(how, int) and not 0 <= how < size:
-            assert held.layout is not None
-            dim = held.layout.rule(held.name).get(axis, how)  # as it was given, e.g. -3
-            given = {"axis": axis, "dim": dim, "pattern": held.layout.pattern_of(held.name)}
-            return message(UNFIT, **given, shape=str(list(first.shape or ())))
-    if _sizes(held, modes) is None:
-        shapes = {rank: str(list(record.leaf.shape or ())) for rank, record in records.items()}
-        said = "; ".join(f"{rank}: {shape}" for rank, shape in [*shapes.items()][:8])
-        return message(UNLIKE_PARTS, shapes=said)
-    return None
-
-
-def _tile(part: tuple[int, ...], sizes: Sequence[Mapping[int, int]], number: int) -> Tile:
-    """Return where a part lies in the whole; `number` is its own."""
-    start = tuple(sum(n for p, n in of.items() if p < at) for at, of in zip(part, sizes))
-    shape = tuple(of[at] for at, of in zip(part, sizes))
-    return Tile(start, shape, number, (0,) * len(part))
 
 
 def _zigzag(tile: Tile, dim: int, sizes: Mapping[int, int]) -> Iterable[Tile]:
@@ -545,7 +481,3 @@ def _moved(tile: Tile, dim: int, start: int, begin: int, size: int) -> Tile:
 
     own = at(tile.begin, tile.begin[dim] + begin)
     return Tile(at(tile.start, start), at(tile.shape, size), tile.source, own)
-
-
-def _named(record: Record, name: str) -> Record:
-    return record if record.name == name else replace(record, name=name)

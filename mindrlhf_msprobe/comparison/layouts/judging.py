@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -31,6 +31,7 @@ from mindrlhf_msprobe.comparison.pairing.composed import (
     OfRecord,
     composed,
     gap_of,
+    marked,
     opened,
 )
 from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep, cut_keys
@@ -51,7 +52,6 @@ from mindrlhf_msprobe.storage.arrays.expression import (
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
-from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 from mindrlhf_msprobe.storage.shards import MEAN, SUM
 
@@ -69,10 +69,20 @@ def compare_joined(
     Returns:
         What `compare_records` does. The notes name the ranks whose parts differ.
     """
-    pairs = [(x, b) for x in _variants(a)] + [(a, y) for y in [*_variants(b)][1:]]
+    variants: list[list[Record]] = []  # with each copy of its parts
+    for record in (a, b):
+        made, rows = assembly_of(record), _rows_of_ranks(record)
+        if made is not None:
+            variants.append(_unlike_copies(record, made))
+        else:
+            variants.append([record] if rows is None else [*_of_rows(record, rows)])
+    pairs = [(x, b) for x in variants[0]] + [(a, y) for y in variants[1][1:]]
     found = [_compare(x, y, tolerance, decode) for x, y in pairs]
-    worst = min(range(len(found)), key=lambda i: (found[i][0].agrees, -_apart(found[i]), i))
-    status, metrics, notes = found[worst]
+
+    def how_bad(one: PairFound) -> tuple[bool, float]:
+        return one[0].agrees, -(0.0 if one[1] is None else float(one[1].max_abs_err or 0.0))
+
+    status, metrics, notes = min(found, key=how_bad)
     if status.agrees:
         status, metrics, notes = max(found, key=lambda f: f[0] is Status.WITHIN_TOLERANCE)
         return status, metrics, notes
@@ -80,19 +90,6 @@ def compare_joined(
         with suppress(ArrayFileError, OSError, ValueError, TypeError):
             notes = *notes, *_copies(a, b), *_which(a, b, tolerance), *_sums(a, b)
     return status, metrics, notes
-
-
-def _apart(found: PairFound) -> float:
-    metrics = found[1]
-    return float(metrics.max_abs_err or 0.0) if metrics is not None else 0.0
-
-
-def _variants(record: Record) -> Iterable[Record]:
-    """Return a record with each copy of its parts, without those that are known to be alike."""
-    if (made := assembly_of(record)) is not None:
-        return _unlike_copies(record, made)
-    rows = _rows_of_ranks(record)
-    return [record] if rows is None else _of_rows(record, rows)
 
 
 def _unlike_copies(own: Record, made: Assembly) -> list[Record]:
@@ -158,7 +155,8 @@ def _streamed(a: Expression, b: Expression, tolerance: Tolerance) -> ArrayCompar
 
 def _as_rounded(a: Record, b: Record) -> Record:
     """Return B with A's mean and norm where these are the same but for the rounding of parts."""
-    if not (_is_rounded(a) or _is_rounded(b)) or a.leaf.shape != b.leaf.shape:
+    made = [of for of in (assembly_of(a), assembly_of(b)) if of is not None]
+    if all(len(of.tiles) <= 1 for of in made) or a.leaf.shape != b.leaf.shape:
         return b
     leaf = b.leaf
     largest = max((abs(v) for v in (leaf.max, leaf.min) if is_finite(v)), default=0.0)
@@ -167,11 +165,6 @@ def _as_rounded(a: Record, b: Record) -> Record:
     if _close(a.leaf.norm, leaf.norm, leaf.norm):
         leaf = replace(leaf, norm=a.leaf.norm)
     return b if leaf is b.leaf else replace(b, leaf=leaf)
-
-
-def _is_rounded(record: Record) -> bool:
-    made = assembly_of(record)
-    return made is not None and len(made.tiles) > 1
 
 
 def _close(a: object, b: object, scale: object) -> bool:
@@ -243,19 +236,14 @@ def _which_rows(
         yield message("note.parts_differ", side=side, ranks=sorted(odd), others=sorted(rest - odd))
 
 
-def _boxes(shape: Sequence[int]) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Cut a tensor into boxes of few elements."""
-    size = math.prod(shape)
-    for start in range(0, size, CHUNK):
-        yield from boxes_of_span(shape, start, min(start + CHUNK, size))
-
-
 def _by_elements(own: Record, made: Assembly, other: Record, tolerance: Tolerance) -> list[Tile]:
     """Return the parts that differ somewhere."""
     readers = opened(own), opened(other)
     found = []
     for tile in made.tiles:
-        for start, shape in _boxes(tile.shape):
+        size = math.prod(tile.shape)
+        spans = ((at, min(at + CHUNK, size)) for at in range(0, size, CHUNK))
+        for start, shape in (box for span in spans for box in boxes_of_span(tile.shape, *span)):
             at = [t + s for t, s in zip(tile.start, start)]
             same = _same(readers[0].box(at, shape), readers[1].box(at, shape), tolerance)
             for reader in readers:
@@ -278,20 +266,18 @@ def _same(x: np.ndarray, y: np.ndarray, tolerance: Tolerance) -> bool:
 
 def _by_extremes(made: Assembly, other: Record) -> list[Tile]:
     """Return the parts whose statistics lie outside of what the other side has anywhere."""
-    return [
-        tile
-        for tile in made.tiles
-        if len(made.terms(tile, 0)) == 1
-        and _outside(made.shards[made.terms(tile, made.taken)[0]].leaf, other.leaf)
-    ]
-
-
-def _outside(part: Leaf, whole: Leaf) -> bool:
-    counts = (part.nan_count, whole.nan_count), (part.inf_count, whole.inf_count)
-    if any(x is not None and y is not None and x > y for x, y in counts):
-        return True
-    larger = is_finite(part.max) and is_finite(whole.max) and part.max > whole.max
-    return larger or bool(is_finite(part.min) and is_finite(whole.min) and part.min < whole.min)
+    found, whole = [], other.leaf
+    for tile in made.tiles:
+        if len(made.terms(tile, 0)) > 1:
+            continue
+        part = made.shards[made.terms(tile, made.taken)[0]].leaf
+        counts = (part.nan_count, whole.nan_count), (part.inf_count, whole.inf_count)
+        more = any(x is not None and y is not None and x > y for x, y in counts)
+        larger = is_finite(part.max) and is_finite(whole.max) and part.max > whole.max
+        smaller = is_finite(part.min) and is_finite(whole.min) and part.min < whole.min
+        if more or larger or smaller:
+            found.append(tile)
+    return found
 
 
 def _copies(a: Record, b: Record) -> Messages:
@@ -320,17 +306,13 @@ def _sums(a: Record, b: Record) -> Iterator[Message]:
         total = made.added().array().astype(np.float64)
         whole = other.array().astype(np.float64)
         for how, value in ((SUM, total), (MEAN, total / terms)):
-            if _is_near(value, whole):
+            with np.errstate(all="ignore"):  # the same but for the rounding of a sum
+                largest = abs(whole).max(initial=0.0)
+                near = largest > 0 and abs(value - whole).max(initial=0.0) <= _ADDED * largest
+            if near:
                 ranks = [*made.ranks]
                 yield message("note.copies_added", side=side, ranks=ranks, how=how)
                 break
-
-
-def _is_near(a: np.ndarray, b: np.ndarray) -> bool:
-    """Return whether two arrays are the same but for the rounding of a sum."""
-    with np.errstate(all="ignore"):
-        largest = abs(b).max(initial=0.0)
-        return bool(largest > 0 and abs(a - b).max(initial=0.0) <= _ADDED * largest)
 
 
 def _odd_copies(made: Assembly) -> set[int]:
@@ -396,12 +378,19 @@ def _cut_of_phase(
     whole = _whole_gradients(a, reductions[0]), _whole_gradients(b, reductions[1])
     if found is None or whole[0] is None or whole[1] is None:
         return found
-    lacking = _without_gradients(a), _without_gradients(b)
-    found = cut(*lacking, rules, (phase, phase), regroup=True)
+    one, other = (
+        replace(side, entries=[e for e in side.entries if e.direction != PARAMETERS_GRAD])
+        for side in (a, b)
+    )
+    found = cut(one, other, rules, (phase, phase), regroup=True)
     if found is None:
         return None
-    one, other = found.data
-    return replace(found, data=(_with_gradients(one, whole[0]), _with_gradients(other, whole[1])))
+    data = []
+    for side, gradients in zip(found.data, whole):  # they follow all that was cut
+        after = max((e.seq if e.end is None else e.end for e in side.entries), default=0) + 1
+        moved = [replace(e, seq=after + n, end=after + n) for n, e in enumerate(gradients or ())]
+        data.append(replace(side, entries=[*side.entries, *moved]))
+    return replace(found, data=(data[0], data[1]))
 
 
 def _cut_of_keys(a: StepData, b: StepData) -> CutStep:
@@ -416,23 +405,17 @@ def _cut_of_keys(a: StepData, b: StepData) -> CutStep:
     if found is None:
         found = CutStep((a, b))
     left = unlike - {*found.cut}
+    gap = message("coverage.of_micro_batch")
     one, other = (
-        replace(side, key_data=[_not_compared(datum, left) for datum in side.key_data])
+        replace(
+            side,
+            key_data=[
+                marked(datum, gap) if datum.key in left else datum for datum in side.key_data
+            ],
+        )
         for side in found.data
     )
     return replace(found, data=(one, other))
-
-
-def _without_gradients(side: StepData) -> StepData:
-    kept = [entry for entry in side.entries if entry.direction != PARAMETERS_GRAD]
-    return replace(side, entries=kept)
-
-
-def _with_gradients(side: StepData, gradients: Sequence[Entry]) -> StepData:
-    """Return one side with gradients of the whole batch, which follow all that was cut."""
-    after = max((e.seq if e.end is None else e.end for e in side.entries), default=0) + 1
-    moved = [replace(e, seq=after + n, end=after + n) for n, e in enumerate(gradients)]
-    return replace(side, entries=[*side.entries, *moved])
 
 
 def _whole_gradients(side: StepData, how: str | None) -> list[Entry] | None:
@@ -503,14 +486,6 @@ def _sum_of(record: Record, terms: Sequence[Record], how: str) -> Record:
 
 def _of(phase: str, entries: Sequence[Entry]) -> list[Entry]:
     return [entry for entry in entries if entry.phase == phase]
-
-
-def _not_compared(datum: KeyDatum, keys: set[str]) -> KeyDatum:
-    """Return a save without what it says of one micro-batch, where the other run has others."""
-    if datum.key not in keys:
-        return datum
-    why = message("coverage.of_micro_batch")
-    return replace(datum, records=tuple(composed(record, gap=why) for record in datum.records))
 
 
 def _merged(side: StepData, of_phase: Mapping[str, CutStep], number: int) -> StepData:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
@@ -286,7 +286,9 @@ def _by_strategy(path: str | Path, whole: Layout, given: Any) -> Layout:
         raise _wrong(path, "layout.strategy_file", why=error.said) from None
     except (OSError, ValueError) as error:
         raise _wrong(path, "layout.strategy_file", why=str(error)) from None
-    devices = {math.prod(c.devices) for of in strategy.values() for c in of.values() if _is_cut(c)}
+    devices = {
+        math.prod(c.devices) for of in strategy.values() for c in of.values() if isinstance(c, Cut)
+    }
     stages = len(strategy)
     if [*sorted(strategy)] != [*range(stages)] or {n * stages for n in devices} - {whole.size}:
         sizes = sorted(n * stages for n in devices)
@@ -309,10 +311,6 @@ def _strategy_files(path: str | Path, given: Any) -> list[Path]:
     if not files:
         raise _wrong(path, "layout.strategy", given=repr(given))
     return files
-
-
-def _is_cut(cut: Cut | Message) -> TypeGuard[Cut]:
-    return isinstance(cut, Cut)
 
 
 def _places(path: str | Path, ranks: Any, axes: Mapping[str, int]) -> dict[int, tuple[int, ...]]:

@@ -113,7 +113,8 @@ class _Side:
         data: dict[tuple[str, int], dict[int, KeyDatum]] = defaultdict(dict)
         for rank, of in self.of_ranks.items():
             for entry in of.entries:
-                entries[entry.phase, self._name(entry.name, rank)].setdefault(rank, entry)
+                name = self.layout.shifted(entry.name, rank) if self.layout else entry.name
+                entries[entry.phase, name].setdefault(rank, entry)
             for datum in of.key_data:
                 data[datum.key, datum.micro_step][rank] = datum
         self.entries: _Entries = entries
@@ -161,36 +162,27 @@ class _Side:
         calls = self._calls.get((name[0], name[1].rpartition(".")[0]), [])
         return [(name[0], entry, *name[2:]) for entry in calls]
 
-    def _name(self, entry: str, rank: int) -> str:
-        return self.layout.shifted(entry, rank) if self.layout else entry
-
     def _of_entries(self) -> dict[_Name, Held]:
         found: dict[_Name, Held] = {}
+        layout = self.layout if self.layout and PIPELINE in self.layout.cut else None
         for (phase, name), of_ranks in self.entries.items():
             by_path: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
+            stages = {rank: layout.place(rank, PIPELINE) if layout else 0 for rank in of_ranks}
             for rank, entry in of_ranks.items():
+                forward = entry.direction == "forward"
                 for record in entry.records:
-                    if self._belongs(record, entry, rank, of_ranks):
-                        by_path[record.io, record.path][rank] = record
+                    # What the first stage was given and the last one returned is the network's.
+                    if record.io in ("input", "output"):
+                        pick = min if (record.io == "input") == forward else max
+                        if stages[rank] != pick(stages.values()):
+                            continue
+                    by_path[record.io, record.path][rank] = record
             for (io, path), records in by_path.items():
                 own = next(iter(records.items()))
                 whole = name + own[1].name[len(of_ranks[own[0]].name) :]
                 opened = self._open(name, of_ranks)
                 found[phase, name, io, path] = self._held(whole, records, opened)
         return found
-
-    def _belongs(
-        self, record: Record, entry: Entry, rank: int, of_ranks: Mapping[int, Entry]
-    ) -> bool:
-        """Return whether what a stage was given, or returned, is what the whole network was."""
-        if self.layout is None or PIPELINE not in self.layout.cut:
-            return True
-        stages = {self.layout.place(other, PIPELINE) for other in of_ranks}
-        forward = entry.direction == "forward"
-        if len(stages) == 1 or record.io not in ("input", "output"):
-            return True
-        end = min(stages) if (record.io == "input") == forward else max(stages)
-        return self.layout.place(rank, PIPELINE) == end
 
     def _open(self, name: str, of_ranks: Mapping[int, Entry]) -> frozenset[str]:
         """Return the axes over which an entry may be in some places alone."""
@@ -310,9 +302,12 @@ class _Joining:
         if cut[0] == cut[1]:
             return (), ()
         mine, other = self._sides[cut[1]], self._sides[cut[0]]
-        batch = _batch_of(name, mine)
+        of_phase, number = name[0] != "", name[2]
+        if of_phase:  # the call of a phase; of key data the micro-step
+            of_ranks = mine.entries.get((name[0], name[1]), {})
+            number = next((entry.call for entry in of_ranks.values()), 0)
+        batch = name[0], number
         if batch not in self._known:
-            of_phase = batch[0] != ""
             found = order_of_rows(mine.records, other.records, batch) if of_phase else None
             self._known[batch] = found or () if of_phase else mine.order(other, batch[1])
         order = self._known[batch]
@@ -331,14 +326,6 @@ def _unlike(of_ranks: Mapping[int, Sequence[Record]], layout: Layout) -> bool:
     return not all(map(same_value, groups.values()))
 
 
-def _batch_of(name: _Name, side: _Side) -> tuple[str, int]:
-    """Return of which batch a record is: of a phase the call, of key data the micro-step."""
-    if name[0] == "":
-        return "", name[2]
-    of_ranks = side.entries.get((name[0], name[1]), {})
-    return name[0], next((entry.call for entry in of_ranks.values()), 0)
-
-
 def _whole(side: _Side, records: Mapping[_Name, Record]) -> StepData:
     first = side.of_ranks[side.view.all_ranks[0]]
     by_entry: dict[tuple[str, str], list[Record]] = defaultdict(list)
@@ -355,17 +342,20 @@ def _whole(side: _Side, records: Mapping[_Name, Record]) -> StepData:
             replace(entry, records=tuple(by_entry.get((entry.phase, entry.name), ())))
             for entry in entries
         ],
-        key_data=[_save(of_ranks, by_save[at], seqs.get(at)) for at, of_ranks in side.data.items()],
+        key_data=[
+            replace(
+                of_ranks[min(of_ranks)],
+                records=tuple(by_save[at]),
+                rank=WHOLE,
+                seq=seqs.get(at),
+            )
+            for at, of_ranks in side.data.items()
+        ],
         unreadable=_all(side, lambda of: of.unreadable),
         unreadable_keys=_all(side, lambda of: of.unreadable_keys),
         stop=next((of.stop for of in side.of_ranks.values() if of.stop), None),
         timeless=any(of.timeless for of in side.of_ranks.values()),
     )
-
-
-def _save(of_ranks: Mapping[int, KeyDatum], records: list[Record], seq: int | None) -> KeyDatum:
-    first = of_ranks[min(of_ranks)]
-    return replace(first, records=tuple(records), rank=WHOLE, seq=seq)
 
 
 def _all(side: _Side, of: Callable[[StepData], Mapping[Any, Message]]) -> dict[Any, Message]:
@@ -403,7 +393,13 @@ def order_of_rows(mine: _Records, other: _Records, batch: tuple[str, int]) -> li
     """
     for name, held in mine.items():
         whole = other.get(name)
-        if whole is None or not _is_of(name, batch) or not (_ids(held) and _ids(whole)):
+        if whole is None or not _is_of(name, batch):
+            continue
+        ids = (
+            of.leaf.is_integer and len(of.leaf.shape or ()) == 2 and of.location is not None
+            for of in (held.first, whole.first)
+        )
+        if not all(ids):
             continue
         rows, wanted = _rows(held), _rows(whole)
         if not rows or len(rows) != len(wanted) or len(rows) > _MOST_ROWS:
@@ -420,11 +416,6 @@ def _is_of(name: tuple[Any, ...], batch: tuple[str, int]) -> bool:
         return bool(name[2] == batch[1])
     end = f".forward.{batch[1]}"
     return bool(name[2] == "input" and name[1].endswith(end))
-
-
-def _ids(held: Held) -> bool:
-    leaf = held.first.leaf
-    return leaf.is_integer and len(leaf.shape or ()) == 2 and held.first.location is not None
 
 
 def _rows(held: Held) -> list[np.ndarray]:
@@ -491,8 +482,15 @@ def _of_whole(name: str, of_ranks: Mapping[int, Entry], layout: Layout | None, r
 def _by_stages(
     entries: _Entries, data: _Data, layout: Layout
 ) -> tuple[list[Entry], dict[tuple[str, int], int | None]]:
-    begun = _begun(entries)
-    turn = _turns(begun)
+    begun: dict[int, dict[_Opened, int]] = {}  # of each opening, by the clock of each rank
+    for of_ranks in entries.values():
+        for rank, entry in of_ranks.items():
+            own, opened = begun.setdefault(rank, {}), (entry.phase, entry.opening)
+            own[opened] = min(own.get(opened, entry.seq), entry.seq)
+    turn: dict[_Opened, int] = {}  # of each opening of a phase, by the lowest ranks
+    for rank in sorted(begun):
+        for opened in sorted(begun[rank], key=begun[rank].__getitem__):
+            turn.setdefault(opened, len(turn))
     events = [*_entry_events(entries, turn, layout), *_save_events(data, begun, turn)]
     times: dict[tuple[Any, str], int] = {}
     for number, (_, at, kind) in enumerate(sorted(events, key=lambda event: event[0])):
@@ -503,25 +501,6 @@ def _by_stages(
         found.append(replace(entry, seq=times[at, "seq"], end=times.get((at, "end"))))
     saves = {save: times.get((save, "save")) for save in data}
     return sorted(found, key=lambda entry: entry.seq), saves
-
-
-def _begun(entries: _Entries) -> dict[int, dict[_Opened, int]]:
-    """Return when each opening of a phase began, by the clock of each rank."""
-    begun: dict[int, dict[_Opened, int]] = {}
-    for of_ranks in entries.values():
-        for rank, entry in of_ranks.items():
-            own, opened = begun.setdefault(rank, {}), (entry.phase, entry.opening)
-            own[opened] = min(own.get(opened, entry.seq), entry.seq)
-    return begun
-
-
-def _turns(begun: Mapping[int, Mapping[_Opened, int]]) -> dict[_Opened, int]:
-    """Return the number of each opening of a phase among all, in the order of the lowest ranks."""
-    turn: dict[_Opened, int] = {}
-    for rank in sorted(begun):
-        for opened in sorted(begun[rank], key=begun[rank].__getitem__):
-            turn.setdefault(opened, len(turn))
-    return turn
 
 
 def _entry_events(

@@ -70,7 +70,14 @@ def evidence(walk: Walk, sampled: Sampled) -> Evidence:
     aligned = aligned_names(walk.rollout.tokens, walk.matched)
     if samples:
         wanted, total = _by_ids(walk, samples, counts, masked=masked)
-        total += _rows_alone(walk, samples, aligned)
+        # Rows that may have given a token, are of none that was saved, and unaligned; the last
+        # token of a response gives none.
+        names = np.concatenate([aligned, *(prefix_names(sample.tokens) for sample in samples)])
+        tokens = walk.rollout.tokens
+        total += tokens.lost
+        for sequence, begun, last in zip(tokens.sequences, tokens.begun, tokens.last.tolist()):
+            own = prefix_names(sequence[:last])[max(begun - 1, 0) :]
+            total += int((~np.isin(own, names)).sum())
     else:
         total, known = _by_rows(walk, int(counts.sum()), masked=masked)
         wanted = aligned[:0], aligned[:known]
@@ -175,7 +182,13 @@ def _by_ids(
         counts: bool [samples, tokens], which log-probabilities are compared.
         masked: whether a saved mask says which tokens were sampled; else all of a response were.
     """
-    after = [_continued(side) for side in _sides(walk)]
+    after = []  # of each side the names of the tokens, and of those that another one follows
+    for side in _sides(walk):
+        ends = zip(side.tokens.sequences, side.tokens.last.tolist())
+        of_tokens = [prefix_names(tokens[:last]) for tokens, last in ends]
+        empty = np.zeros(0, np.uint64)
+        going_on = np.concatenate([empty, *(names[:-1] for names in of_tokens)])
+        after.append((np.concatenate([empty, *of_tokens]), going_on))
     others = [*_other_samples(walk, samples)]
     first, later = ([np.zeros(0, np.uint64)] for _ in range(2))
     total = 0
@@ -198,16 +211,6 @@ def _by_ids(
         later.append(before[good & (there > 0)])
         total += len(places)
     return (np.concatenate(first), np.concatenate(later)), total
-
-
-def _continued(side: Side) -> tuple[np.ndarray, np.ndarray]:
-    """Return the names of the tokens of a side, and of those that another one follows, uint64."""
-    names = [
-        prefix_names(tokens[:last])
-        for tokens, last in zip(side.tokens.sequences, side.tokens.last.tolist())
-    ]
-    empty = np.zeros(0, np.uint64)
-    return np.concatenate([empty, *names]), np.concatenate([empty, *(n[:-1] for n in names)])
 
 
 def _other_samples(
@@ -233,20 +236,6 @@ def _is_one(sample: SavedSample, other: SavedSample | None) -> bool:
         return False
     short, long = sorted((sample.tokens, other.tokens), key=len)
     return np.array_equal(short, long[: len(short)]) and len({*long[len(short) :].tolist()}) < 2
-
-
-def _rows_alone(walk: Walk, samples: Sequence[SavedSample], aligned: np.ndarray) -> int:
-    """Return how many rows that may have given a token are of none that was saved, and unaligned.
-
-    The last token of a response gives none.
-    """
-    of_samples = [prefix_names(sample.tokens) for sample in samples]
-    known = np.concatenate([aligned, *of_samples])
-    tokens, count = walk.rollout.tokens, walk.rollout.tokens.lost
-    for sequence, begun, last in zip(tokens.sequences, tokens.begun, tokens.last.tolist()):
-        names = prefix_names(sequence[:last])[max(begun - 1, 0) :]
-        count += int((~np.isin(names, known)).sum())
-    return count
 
 
 def _by_rows(walk: Walk, compared: int, *, masked: bool) -> tuple[int, int]:

@@ -36,6 +36,13 @@ _CHOSEN = frozenset(
 _CHOSEN_BY_ROUTERS = _CHOSEN | {"top_k", "topk", "k"}
 
 
+def _block(cell: str) -> str:
+    """Return the cell in which a router is, of the router or a part of it."""
+    while is_part_of_router(cell):
+        cell = cell.rpartition(".")[0]
+    return cell
+
+
 def other_experts(walk: Walk) -> tuple[Experts, ...]:
     """Return for each router whose choices both phases recorded how many tokens differ in them."""
     found: list[tuple[int, Experts]] = []
@@ -44,7 +51,14 @@ def other_experts(walk: Walk) -> tuple[Experts, ...]:
         _choices(walk), key=lambda of: (not _are_integers(of[1]), of[0].cell.count("."))
     )
     for name, rollout, training in choices:
-        if any(_is_same_router(name, experts) for _, experts in found):
+        same = (  # what is known of the same router
+            is_around(name.cell, known.cell)
+            or is_around(known.cell, name.cell)
+            or _block(name.cell) == _block(known.cell)
+            for _, known in found
+            if known.nth == name.nth
+        )
+        if any(same):
             continue
         largest = None
         if not _are_integers(rollout):
@@ -56,20 +70,6 @@ def other_experts(walk: Walk) -> tuple[Experts, ...]:
         if experts is not None:
             found.append((training.values[0].time, experts))
     return tuple(experts for _, experts in sorted(found, key=lambda one: one[0]))
-
-
-def _is_same_router(name: Name, known: Experts) -> bool:
-    """Return whether a value tells what is known of the same router."""
-    cells = {name.cell, known.cell}
-    nested = is_around(name.cell, known.cell) or is_around(known.cell, name.cell)
-    return name.nth == known.nth and (len(cells) == 1 or nested or len({*map(_block, cells)}) == 1)
-
-
-def _block(cell: str) -> str:
-    """Return the cell in which a router is, of the router or a part of it."""
-    while is_part_of_router(cell):
-        cell = cell.rpartition(".")[0]
-    return cell
 
 
 def said_of_experts(experts: tuple[Experts, ...]) -> Message | None:

@@ -23,7 +23,6 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.beyond_rounding import (
 )
 from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     LEAST,
-    Parted,
     blame,
     few_aligned,
     first_parted,
@@ -137,7 +136,11 @@ def _places(
     found = [_places_of(run, phase) for run, phase in zip(runs, phases)]
     both = sorted(found[0] & found[1])
     if not both and not lacking:
-        raise _none_common(found, phases)
+        code, each = "mismatch.no_step", [{step for step, _ in places} for places in found]
+        if each[0] & each[1]:
+            code, each = "mismatch.no_rank", [{rank for _, rank in places} for places in found]
+        a, b = (spans(sorted(numbers)) for numbers in each)
+        raise RunError.saying(code, rollout=phases[0], training=phases[1], a=a, b=b)
     if steps is None:
         return both
     missing = sorted({*steps} - {step for step, _ in both} - {*lacking})
@@ -176,16 +179,6 @@ def _places_of(run: Run, phase: str) -> set[tuple[int, int]]:
         given = {"run": run.path, "phase": phase, "known": known, "hint": hint, **switch}
         raise RunError.saying("mismatch.no_phase", **given)
     return {(s, r) for s, r in run.places if phase in run.phases_at(s, r)}
-
-
-def _none_common(found: Sequence[set[tuple[int, int]]], phases: tuple[str, str]) -> RunError:
-    """Return the error that says that no step, or no rank of one, has both phases."""
-    steps = [{step for step, _ in places} for places in found]
-    code, each = "mismatch.no_step", steps
-    if steps[0] & steps[1]:
-        code, each = "mismatch.no_rank", [{rank for _, rank in places} for places in found]
-    a, b = (spans(sorted(numbers)) for numbers in each)
-    return RunError.saying(code, rollout=phases[0], training=phases[1], a=a, b=b)
 
 
 def _switch_of(run: Run, phase: str) -> dict[str, Any]:
@@ -360,8 +353,11 @@ def _notes(walk: Walk, sampled: Sampled, said: Messages, first: Messages = ()) -
         other = other_response(walk)
     found = [*first, *(one for one in (other, other_count(walk)) if one is not None)]
     found += unused_rules(walk.mapping, walk.rollout, walk.training)
-    if (window := _window(walk)) is not None:
-        found.append(window)
+    start, last = walk.rollout.window
+    longest = max((len(s.tokens) - len(s.prompt) for s in walk.rollout.samples), default=0)
+    if start > 0 or last < longest - 1:  # tokens of the saved responses were not asked for
+        values = {"first": start, "last": int(min(last, longest)), "of": longest}
+        found.append(message("mismatch.window", **values))
     if count := walk.rollout.tokens.padding:
         found.append(message("tokens.padding_behind", count=count))
     for side in (walk.rollout, walk.training):
@@ -369,15 +365,6 @@ def _notes(walk: Walk, sampled: Sampled, said: Messages, first: Messages = ()) -
         unlike = unlike_saved(saves, side.tokens.sequences)
         found += [*side.tokens.notes, *([] if unlike is None else [unlike])]
     return tuple(note for note in dict.fromkeys((*found, *sampled.notes)) if note not in said)
-
-
-def _window(walk: Walk) -> Message | None:
-    """Say which tokens alone were asked for; None where all of the saved responses were."""
-    first, last = walk.rollout.window
-    longest = max((len(s.tokens) - len(s.prompt) for s in walk.rollout.samples), default=0)
-    if first == 0 and last >= longest - 1:
-        return None
-    return message("mismatch.window", first=first, last=int(min(last, longest)), of=longest)
 
 
 #: What a step says: the status, and where they part the cause, the first value, and why.
@@ -432,7 +419,12 @@ def _by_value(step: _Step) -> _Conclusion | None:
     if cause is Cause.DTYPE and weights:  # what the dtypes explain hides what else is wrong
         said, first = [*said_of_weights(weights), *said], stage_of(walk, other_weight(weights))
         return Agreement.PARTED, Cause.WEIGHTS, first, tuple(dict.fromkeys(said))
-    return Agreement.PARTED, cause, parted.stage, (*said, *_hidden(parted, cause))
+    # An error that the rounding which both part by would hide.
+    dtype = rounded_to(parted.weights) if cause is Cause.WEIGHTS else None
+    if cause is Cause.DTYPE:
+        dtype = lower_of(parted)
+    hidden = None if dtype is None else beyond_rounding(walk, dtype)
+    return Agreement.PARTED, cause, parted.stage, (*said, *([] if hidden is None else [hidden]))
 
 
 def _by_weights(step: _Step) -> _Conclusion | None:
@@ -485,7 +477,13 @@ def _too_few(step: _Step) -> _Conclusion:
 def _without_difference(step: _Step) -> _Conclusion:
     """Conclude that nothing differs, as far as that is known."""
     walk, _, sampled = step
-    if (unlike := _unlike_ids(walk, sampled)) is not None:
+    unlike = other_response(walk)
+    # Where the saved samples are all covered, the rollout may have tried others: drafts, beams.
+    # Where they are not, or nothing was saved, log-probabilities that agree say that tokens do.
+    covered = 0 < walk.coverage.saved == walk.coverage.saved_aligned
+    if unlike is None and not (covered or sampled.tables):
+        unlike = other_tokens(walk)
+    if unlike is not None:
         return Agreement.UNDECIDED, None, None, (unlike, *step.few)
     same = not any(stage.unequal for stage in walk.stages.values())
     return Agreement.IDENTICAL if same else Agreement.WITHIN_ROUNDING, None, None, step.few
@@ -496,27 +494,6 @@ _CONCLUSIONS: tuple[Callable[[_Step], _Conclusion | None], ...] = (
     *(_without_values, _by_value, _by_weights, _not_finite, _misplaced, _by_tokens),
     *(_apart_of_few, _without_logits, _by_sampling, _too_few, _without_difference),
 )
-
-
-def _hidden(parted: Parted, cause: Cause | None) -> Messages:
-    """Return what is said of an error that the rounding which both part by would hide."""
-    dtype = rounded_to(parted.weights) if cause is Cause.WEIGHTS else None
-    if cause is Cause.DTYPE:
-        dtype = lower_of(parted)
-    found = None if dtype is None else beyond_rounding(parted.walk, dtype)
-    return () if found is None else (found,)
-
-
-def _unlike_ids(walk: Walk, sampled: Sampled) -> Message | None:
-    """Say which tokens of the rollout, the saved responses and the training are not the same.
-
-    Where the saved samples are all covered, the rollout may have tried others: drafts, beams. Where
-    they are not, or nothing was saved, log-probabilities that agree say that the tokens do.
-    """
-    if (unlike := other_response(walk)) is not None:
-        return unlike
-    covered = 0 < walk.coverage.saved == walk.coverage.saved_aligned
-    return None if covered or sampled.tables else other_tokens(walk)
 
 
 def _no_rows(walk: Walk) -> Message:
@@ -629,12 +606,21 @@ def token_map(walk: Walk, most: int = _MOST_TOKENS) -> TokenMap | None:
     chosen = _chosen(sample, largest, max(1, min(most, _MOST_VALUES // len(names))))
     order = np.lexsort((walk.tokens.position[rows], sample))
     shown = order[chosen[order]]
+    left: list[tuple[int | None, int, np.ndarray]] = []  # by sample; of too many samples as one
+    of_left, far = sample[~chosen], apart[~chosen]
+    samples = np.unique(of_left)
+    for one in samples[:_MOST_SAMPLES].tolist():
+        of_one = far[of_left == one]
+        left.append((one, len(of_one), np.fmax.reduce(of_one, axis=0)))
+    rest = far[np.isin(of_left, samples[_MOST_SAMPLES:])]
+    if len(rest):
+        left.append((None, len(rest), np.fmax.reduce(rest, axis=0)))
     numbers = {name: number for number, name in enumerate(walk.stages)}
     return TokenMap(
         tuple(numbers[name] for name in names),
         tuple(walk.token(int(rows[at]), float(largest[at])) for at in shown),
         apart[shown],
-        _others(sample[~chosen], apart[~chosen]),
+        tuple(left),
     )
 
 
@@ -654,21 +640,3 @@ def _chosen(sample: np.ndarray, largest: np.ndarray, most: int) -> np.ndarray:
     left = worst_first[~chosen[worst_first]]
     chosen[left[: most - int(chosen.sum())]] = True
     return chosen
-
-
-def _others(
-    sample: np.ndarray, apart: np.ndarray
-) -> tuple[tuple[int | None, int, np.ndarray], ...]:
-    """Return what is left out, by sample, and as one what is left out of too many samples."""
-    found: list[tuple[int | None, int, np.ndarray]] = []
-    numbers = np.unique(sample)
-    for one in numbers[:_MOST_SAMPLES].tolist():
-        found.append((one, int((sample == one).sum()), _largest(apart[sample == one])))
-    rest = np.isin(sample, numbers[_MOST_SAMPLES:])
-    if rest.any():
-        found.append((None, int(rest.sum()), _largest(apart[rest])))
-    return tuple(found)
-
-
-def _largest(apart: np.ndarray) -> np.ndarray:
-    return np.fmax.reduce(apart, axis=0)

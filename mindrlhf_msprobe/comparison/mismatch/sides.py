@@ -15,7 +15,7 @@ from mindrlhf_msprobe.phases import PHASE_TOKENS
 from mindrlhf_msprobe.phases import PHASES as KNOWN
 from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.calls import NoTokens, PhaseTokens, read_tokens
-from mindrlhf_msprobe.sequences.inputs import CallInputs, Starts, given_by_trainer, prints_of_ids
+from mindrlhf_msprobe.sequences.inputs import Starts, given_by_trainer, prints_of_ids
 from mindrlhf_msprobe.sequences.keys import Keys
 from mindrlhf_msprobe.sequences.routers import are_integers, is_topk
 from mindrlhf_msprobe.sequences.saved import (
@@ -106,7 +106,10 @@ def read_side(
     number = -1
     seen: dict[str, int] = {}
     forms: dict[Form, Form] = {}
-    given = _given(run, phase, step, rank)
+    try:
+        given = given_by_trainer(run.key_data(PHASE_TOKENS, step, rank), phase)
+    except (ArrayFileError, ValueError, TypeError, KeyError) as error:
+        raise NoTokens.saying("tokens.not_stored", record=PHASE_TOKENS, why=error) from None
     starts = Starts(given)
     for entry in run.each_entry(LayerPlace(phase, step, rank)):
         if is_operator(entry.name):  # its calls are counted otherwise, and cells tell enough
@@ -140,18 +143,6 @@ def read_side(
         found.tokens = read_tokens(outermost, given, None, found.samples)
     found.values = dict(sorted(found.values.items(), key=lambda item: item[1].time))
     return found
-
-
-def _given(run: Run, phase: str, step: int, rank: int) -> list[tuple[int, CallInputs]]:
-    """Return what the trainer said of a phase by `phase.tokens`.
-
-    Raises:
-        NoTokens: it cannot be read.
-    """
-    try:
-        return given_by_trainer(run.key_data(PHASE_TOKENS, step, rank), phase)
-    except (ArrayFileError, ValueError, TypeError, KeyError) as error:
-        raise NoTokens.saying("tokens.not_stored", record=PHASE_TOKENS, why=error) from None
 
 
 def read_parameters(run: Run, phase: str, step: int, rank: int) -> dict[str, Record]:

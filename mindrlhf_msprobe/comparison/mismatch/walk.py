@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
@@ -39,7 +39,7 @@ from mindrlhf_msprobe.comparison.pairing.fused import Fused
 from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping
 from mindrlhf_msprobe.comparison.pairing.names import Name, around, match_names
 from mindrlhf_msprobe.findings.mismatch import Stage, Token
-from mindrlhf_msprobe.sequences.matching import Coverage, Matched, coverage, match
+from mindrlhf_msprobe.sequences.matching import Matched, coverage, match
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
 from mindrlhf_msprobe.storage.records import cell_of_parameter
 
@@ -73,7 +73,10 @@ class Walk:
     ) -> None:
         self.rollout, self.training = rollout, training
         self.matched = match(rollout.tokens, training.tokens)
-        self.coverage = _coverage(rollout, training, self.matched)
+        windows = rollout.window, training.window
+        window = max(first for first, _ in windows), min(last for _, last in windows)
+        samples = rollout.samples or training.samples
+        self.coverage = coverage(rollout.tokens, training.tokens, self.matched, samples, window)
         self.mapping = mapping
         rules = (*mapping.names, *preset_names(rollout.cells, training.cells))
         self.names = match_names(rollout.cells, training.cells, rules)
@@ -154,23 +157,21 @@ class Walk:
 
         Their elements say it; where these were not stored, what their cells return agrees.
         """
-        return {
-            pair.rollout: pair
-            for pair in self.weights.unequal
-            if pair.adapters is not None
-            and (pair.adapters.factor is not None or self._returns_agree(pair))
-        }
+        found = {}
+        for pair in self.weights.unequal:
+            if pair.adapters is None:
+                continue
+            cells = {cell_of_parameter(name) for name in (pair.rollout, *pair.training)}
+            returned = [s for n, s in self.stages.items() if n.io == "output" and n.cell in cells]
+            agree = bool(returned) and not any(stage.born for stage in returned)
+            if pair.adapters.factor is not None or agree:
+                found[pair.rollout] = pair
+        return found
 
     @property
     def unproved(self) -> list[WeightPair]:
         """Those of them of which only what their cells return says it."""
         return [p for p in self.merged.values() if p.adapters and p.adapters.factor is None]
-
-    def _returns_agree(self, pair: WeightPair) -> bool:
-        """Return whether no row is born apart in what the cells of a parameter return."""
-        cells = {cell_of_parameter(name) for name in (pair.rollout, *pair.training)}
-        returned = [s for n, s in self.stages.items() if n.io == "output" and n.cell in cells]
-        return bool(returned) and not any(stage.born for stage in returned)
 
     def token(self, row: int, apart: float = 0.0) -> Token:
         """Return what a reader sees of a row of the rollout."""
@@ -376,7 +377,14 @@ class Walk:
                 known = source.calls[-1:]
                 values = source.rows(known[0]).values[:_LOOKED_AT] if known else np.zeros(0)
             except (ArrayFileError, Unfit):
-                values = _extremes(source)
+                # The largest and smallest elements, if they are enough to say that all elements are
+                # numbers of a lower dtype.
+                dtypes = {form.dtype for value in source.values for form in value.forms()}
+                held = np.array([x for value in source.values for x in value.extremes], np.float64)
+                with np.errstate(over="ignore"):
+                    values = np.unique(held[held != 0]).astype(np.float32)
+                enough = len(values) >= _LEAST_EXTREMES and np.isfinite(values).all()
+                values = values if enough and dtypes == {"Float32"} else np.zeros(0)
             found.append(shown_dtype(values))
         return found[0], found[1]
 
@@ -398,7 +406,8 @@ class Walk:
         found = []
         for name, value in theirs.items():
             if name in mine:
-                of = self._fused(name)  # with its rows in another order
+                # What the cell returns may have the rows of its weight, in another order.
+                of = self.weights.fused.get(name.cell) if name.io == "output" else None
                 order = None if of is None else _order(of)
                 source = Source(self.training, value, order=order)
                 found.append((name, Source(self.rollout, mine[name]), source))
@@ -410,19 +419,18 @@ class Walk:
             found.append((name, source, Source(self.training, value)))
         return sorted(found, key=lambda item: min(value.time for value in item[2].values))
 
-    def _fused(self, name: Name) -> Fused | None:
-        """Return what a cell of the rollout is made of, if a value has the rows of its weight."""
-        return self.weights.fused.get(name.cell) if name.io == "output" else None
-
     def _measure(self, name: Name, mine: Source, theirs: Source) -> None:
         try:
             aligned, lets_in = self._aligned(name, mine, theirs)
         except Unfit as error:
-            if not _is_one_tensor(mine, theirs):
-                self.not_compared.append((name, error.why))
-                self._unmeasured[name] = mine, theirs
-                if _named_by(mine) and _named_by(theirs):
-                    self.named_by.add(name)
+            own = [None if s.is_fused else s.values[0].prints for s in (mine, theirs)]
+            if own[0] is not None and len(own[0]) == 1 and own[0] == own[1]:
+                return  # one tensor in all calls of both, such as a constant
+            self.not_compared.append((name, error.why))
+            self._unmeasured[name] = mine, theirs
+            by = self.rollout.aligned_by, self.training.aligned_by
+            if all(of is not None and of <= known for of, known in zip(own, by)):
+                self.named_by.add(name)
             return
         finally:
             mine.close()
@@ -442,12 +450,22 @@ class Walk:
     def _aligned(self, name: Name, mine: Source, theirs: Source) -> tuple[Aligned, LetsIn | None]:
         """Measure one value's rows; those of masks and scores column by column.
 
+        What all layers are given of these is measured once.
+
         Raises:
             Unfit: they cannot be brought together.
         """
         columns = columns_of(mine, theirs)
         if columns is Columns.KEYS:
-            return self._aligned_keys(name, mine, theirs)
+            prints = [value.prints_in_order for side in (mine, theirs) for value in side.values]
+            key = (prints[0] or b"", prints[1] or b"")
+            if None in prints or key not in self._masks_measured:
+                found = align_keys(name, mine, theirs, self.matched)
+                if None in prints or found[1] is None:
+                    return found
+                self._masks_measured[key] = found
+            aligned, lets_in = self._masks_measured[key]
+            return replace(aligned, name=name), lets_in
         if columns is not None:
             for source in (mine, theirs):
                 source.take_heads()
@@ -455,40 +473,6 @@ class Walk:
         if columns is Columns.EITHER and aligned.distances.relative().max() > self._limit(aligned):
             raise Unfit(message("mismatch.keys_or_features"))
         return aligned, None
-
-    def _aligned_keys(
-        self, name: Name, mine: Source, theirs: Source
-    ) -> tuple[Aligned, LetsIn | None]:
-        """Measure a mask or scores; what all layers are given is measured once.
-
-        Raises:
-            Unfit: they cannot be brought together.
-        """
-        prints = [value.prints_in_order for source in (mine, theirs) for value in source.values]
-        if None in prints:
-            return align_keys(name, mine, theirs, self.matched)
-        key = (prints[0] or b"", prints[1] or b"")
-        if key not in self._masks_measured:
-            found = align_keys(name, mine, theirs, self.matched)
-            if found[1] is None:
-                return found
-            self._masks_measured[key] = found
-        aligned, lets_in = self._masks_measured[key]
-        return replace(aligned, name=name), lets_in
-
-
-def _named_by(source: Source) -> bool:
-    """Return whether a value is the ids or positions that its phase's tokens were read from."""
-    prints = source.values[0].prints
-    return prints is not None and not source.is_fused and prints <= source.side.aligned_by
-
-
-def _is_one_tensor(mine: Source, theirs: Source) -> bool:
-    """Return whether a value is one tensor in all calls of both sides, such as a constant."""
-    if mine.is_fused or theirs.is_fused:
-        return False
-    prints = [source.values[0].prints for source in (mine, theirs)]
-    return prints[0] is not None and len(prints[0]) == 1 and prints[0] == prints[1]
 
 
 def _of_several(
@@ -513,41 +497,17 @@ def _of_several(
             if given:
                 yield name, value, [min(given, key=lambda one: one.time)], None
             continue
-        wanted = [_before_activation(part, others) for part in wanted]
+        # What parts compute before their activation, which fused cells leave to others.
+        before = [Name(f"{part.cell}.activation", part.nth, "input", part.path) for part in wanted]
+        wanted = [early if early in others else part for early, part in zip(before, wanted)]
         if all(part in others for part in wanted):
             yield name, value, [others[part] for part in wanted], _order(of)
-
-
-def _before_activation(name: Name, known: Container[Name]) -> Name:
-    """Return what a cell computes before its activation, which fused cells leave to others."""
-    inside = Name(f"{name.cell}.activation", name.nth, "input", name.path)
-    return inside if inside in known else name
 
 
 def _order(of: Fused) -> np.ndarray | None:
     """Return the order of a fused cell's columns; None if it is one other cell as it is."""
     alone = len(of.parts) == 1 and np.array_equal(of.order, np.arange(len(of.order)))
     return None if alone else of.order
-
-
-def _extremes(source: Source) -> np.ndarray:
-    """Return the largest and smallest elements of a value of which none were stored, float32.
-
-    Nothing where they are too few to say that all elements are numbers of a lower dtype.
-    """
-    dtypes = {form.dtype for value in source.values for form in value.forms()}
-    held = np.array([x for value in source.values for x in value.extremes], np.float64)
-    with np.errstate(over="ignore"):
-        found = np.unique(held[held != 0]).astype(np.float32)
-    known = dtypes == {"Float32"} and len(found) >= _LEAST_EXTREMES and np.isfinite(found).all()
-    return found if known else np.zeros(0)
-
-
-def _coverage(rollout: Side, training: Side, matched: Matched) -> Coverage:
-    first = max(rollout.window[0], training.window[0])
-    last = min(rollout.window[1], training.window[1])
-    samples = rollout.samples or training.samples
-    return coverage(rollout.tokens, training.tokens, matched, samples, (first, last))
 
 
 class Numbers(NamedTuple):

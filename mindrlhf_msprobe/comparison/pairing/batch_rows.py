@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -114,15 +114,20 @@ class Given:
             [_inputs(side.batch(side.leading or "", i)[0]) for i in range(side.count)]
             for side in sides
         ]
+        found = {path: [[of.get(path) for of in side] for side in inputs] for path in inputs[0][0]}
         rows: _Counts | None = None
         paths: list[tuple[str, int]] = []
-        for path in inputs[0][0]:
-            axis, sizes = _rows_along(path, inputs)
-            if axis is not None and rows in (None, sizes):
+        for path, records in found.items():  # along the one axis along which they differ in size
+            axes = unlike_axes([record for side in records for record in side])
+            sizes = _sizes(records, axes[0]) if axes is not None and len(axes) == 1 else None
+            if axes is not None and sizes is not None and rows in (None, sizes):
                 rows = sizes
-                paths.append((path, axis))
-        if rows is None and regroup:
-            rows, paths = _rows_of_first(inputs)
+                paths.append((path, axes[0]))
+        for path, records in found.items() if rows is None and regroup else ():
+            sizes = _sizes(records, 0)
+            if sizes is not None and rows in (None, sizes):
+                rows = sizes
+                paths.append((path, 0))
         if rows is None:
             return None
         kept = sides[0].first_updated(), sides[1].first_updated()
@@ -157,37 +162,19 @@ def are_regrouped(sides: tuple[Side, Side], given: Given) -> bool:
     return found[0] != found[1] and sorted(found[0]) == sorted(found[1])
 
 
-def _rows_of_first(
-    inputs: Sequence[Sequence[Mapping[str, Record]]],
-) -> tuple[_Counts | None, list[tuple[str, int]]]:
-    """Return the sizes of the first input along its first axis, and what else has them."""
-    found: _Counts | None = None
-    paths: list[tuple[str, int]] = []
-    for path in inputs[0][0]:
-        shapes = [[s[path].leaf.shape if path in s else None for s in side] for side in inputs]
-        if not all(shape for side in shapes for shape in side):
-            continue
-        a, b = (tuple(shape[0] for shape in side if shape) for side in shapes)
-        if found in (None, (a, b)):
-            found = a, b
-            paths.append((path, 0))
-    return found, paths
-
-
 def _inputs(entry: Entry) -> dict[str, Record]:
     return {r.path: r for r in entry.records if r.io == "input" and r.leaf.is_tensor}
 
 
-def _rows_along(
-    path: str, inputs: Sequence[Sequence[Mapping[str, Record]]]
-) -> tuple[int | None, _Counts]:
-    """Return the one axis along which an input differs in size, and its sizes along it."""
-    records = [[found.get(path) for found in side] for side in inputs]
-    axes = unlike_axes([record for side in records for record in side])
-    if axes is None or len(axes) != 1:
-        return None, ((), ())
-    a, b = (tuple((r.leaf.shape or ())[axes[0]] for r in side if r is not None) for side in records)
-    return axes[0], (a, b)
+def _sizes(records: Sequence[Sequence[Record | None]], axis: int) -> _Counts | None:
+    """Return how large an input is along an axis in each batch; None where one has no such."""
+    shapes = [
+        [None if record is None else record.leaf.shape for record in side] for side in records
+    ]
+    if not all(shape for side in shapes for shape in side):
+        return None
+    a, b = (tuple(shape[axis] for shape in side if shape) for side in shapes)
+    return a, b
 
 
 def unlike_axes(records: Sequence[Record | None]) -> list[int] | None:
@@ -263,9 +250,12 @@ class Rows:
             order = [row for row, _ in partners if row is not None]
             moved |= any(x > y for x, y in itertools.pairwise(order))
             left = iter(partners)
-            for rows, alike in (_batch(list(itertools.islice(left, len(own)))) for own in each):
-                found.append(rows)
-                same += alike
+            for own in each:
+                of_own = [*itertools.islice(left, len(own))]
+                rows = tuple(row for row, _ in of_own if row is not None)
+                known = of_own and len(rows) == len(of_own)  # not if one row is not
+                found.append(rows if known else None)
+                same += [alike for _, alike in of_own] if known else []
         return cls(tuple(found), sum(same), len(same) - sum(same), moved)
 
     def how(self, alike: str = "inputs") -> Message:
@@ -277,15 +267,6 @@ class Rows:
         """
         found = {"matched": bool(self.matched), "assumed": bool(self.assumed)}
         return message("pairing.rows", alike=alike, moved=bool(self.moved), **found)
-
-
-def _batch(
-    partners: Sequence[tuple[Row | None, bool]],
-) -> tuple[tuple[Row, ...] | None, list[bool]]:
-    """Return the rows of one batch and which are alike; None, of none, if one row is not known."""
-    rows = tuple(row for row, _ in partners if row is not None)
-    known = partners and len(rows) == len(partners)
-    return (rows, [alike for _, alike in partners]) if known else (None, [])
 
 
 def _passes(sizes: Sequence[int], whole: int) -> Iterator[tuple[list[int], bool]]:

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite, is_nan, is_number
-from mindrlhf_msprobe.storage.arrays.expression import Expression, InMemory, rows_of
+from mindrlhf_msprobe.storage.arrays.expression import (
+    Expression,
+    InMemory,
+    Permuted,
+    Reordered,
+    Reshaped,
+    concatenated,
+    rows_of,
+)
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.records import Record
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.records import Entry, Record
+
+_Recorded = TypeVar("_Recorded", Entry, KeyDatum)
 
 
 @dataclass(frozen=True)
@@ -44,7 +55,7 @@ class Composed(Record):
         Raises:
             ArrayFileError: as `Record.array`, for any of the records that it is made of.
         """
-        if self.expression is None or self.location is None:
+        if self.expression is None or self.location is None or self.leaf.why is not None:
             return Record.array(self)
         return self.expression.array()
 
@@ -95,6 +106,11 @@ def composed(record: Record, **changes: Any) -> Composed:
     return replace(own, **changes)
 
 
+def marked(of: _Recorded, gap: Message) -> _Recorded:
+    """Return an entry, or what was saved under a key, that says why it is not compared."""
+    return replace(of, records=tuple(composed(record, gap=gap) for record in of.records))
+
+
 def cut_out(
     record: Record, sources: Sequence[tuple[Record, Sequence[int]]], axis: int, each: int = 1
 ) -> Composed:
@@ -108,6 +124,51 @@ def cut_out(
     old = record.leaf
     leaf = Leaf(old.type, old.dtype, made_of.shape, data_name=old.data_name)
     return composed(record, leaf=leaf, expression=made_of)
+
+
+def reshaped(record: Record, shape: tuple[int, ...]) -> Record:
+    """Return a record with the same elements, in the same order, in another shape."""
+    if record.leaf.shape == shape:
+        return record
+    made_of = Reshaped(OfRecord(record), shape)
+    return composed(record, leaf=replace(record.leaf, shape=shape), expression=made_of)
+
+
+def transposed(record: Record) -> Record:
+    """Return a matrix with rows for columns."""
+    made_of = Permuted(OfRecord(record), (1, 0))
+    leaf = replace(record.leaf, shape=made_of.shape, fingerprint=None, md5=None)
+    return composed(record, leaf=leaf, expression=made_of)
+
+
+def joined(
+    records: Sequence[Record],
+    name: str,
+    *,
+    axis: int = 0,
+    order: Sequence[int] | None = None,
+    turned: bool = False,
+    turned_back: bool = False,
+) -> Record:
+    """Return several records as one, by the name that it is to have.
+
+    Args:
+        axis: along which they stand one behind the other, after they were `turned`.
+        order: the place, along `axis`, of each row in the records; None: as they are.
+        turned: the records are transposed before.
+        turned_back: the result is transposed.
+    """
+    parts: list[Expression] = [OfRecord(record) for record in records]
+    parts = [Permuted(part, (1, 0)) for part in parts] if turned else parts
+    axis %= max(len(parts[0].shape), 1)
+    made_of = concatenated(parts, axis)
+    if order is not None:
+        made_of = Reordered(made_of, order, axis)
+    made_of = Permuted(made_of, (1, 0)) if turned_back else made_of
+    leaf = together([record.leaf for record in records], made_of.shape)
+    stored = all(record.location is not None for record in records)
+    location = records[0].location if stored else None
+    return composed(records[0], name=name, leaf=leaf, location=location, expression=made_of)
 
 
 def gap_of(pair: Iterable[Record | None], if_unlike: bool = False) -> Message | None:
@@ -125,53 +186,31 @@ def together(leaves: Sequence[Leaf], shape: tuple[int, ...]) -> Leaf:
     """
     first = leaves[0]
     some = [leaf for leaf in leaves if math.prod(leaf.shape or ())]
+    found: dict[str, Any] = {}
+    for name in ("max", "min", "mean", "norm") if some else ():
+        values = [getattr(leaf, name) for leaf in some]
+        finite = all(map(is_finite, values))
+        if not all(map(is_number, values)):
+            continue
+        if name == "mean":
+            sizes = [math.prod(leaf.shape or ()) for leaf in some]
+            total = math.fsum(m * n for m, n in zip(values, sizes)) if finite else sum(values)
+            found[name] = total / sum(sizes)
+        elif name == "norm" and finite:
+            found[name] = math.hypot(*values)
+        elif any(map(is_nan, values)):
+            found[name] = math.nan
+        else:
+            found[name] = min(values) if name == "min" else max(values)
+    for name in ("nan_count", "inf_count"):
+        counts = [getattr(leaf, name) for leaf in leaves]
+        found[name] = None if None in counts else sum(counts)
     return Leaf(
         first.type,
         first.dtype,
         shape,
-        max=_extreme([leaf.max for leaf in some], max),
-        min=_extreme([leaf.min for leaf in some], min),
-        mean=_mean(some),
-        norm=_norm([leaf.norm for leaf in some]),
-        nan_count=_sum([leaf.nan_count for leaf in leaves]),
-        inf_count=_sum([leaf.inf_count for leaf in leaves]),
+        **found,
         data_name=first.data_name,
         why=next((leaf.why for leaf in leaves if leaf.why is not None), None),
         dialect=first.dialect,
     )
-
-
-def _known(values: Sequence[Any]) -> bool:
-    return bool(values) and all(map(is_number, values))
-
-
-def _finite(values: Sequence[Any]) -> bool:
-    return all(map(is_finite, values))
-
-
-def _mean(leaves: Sequence[Leaf]) -> Any:
-    """Return the mean of all elements of parts that have some; None where one is unknown."""
-    means: list[Any] = [leaf.mean for leaf in leaves]
-    if not _known(means):
-        return None
-    sizes = [math.prod(leaf.shape or ()) for leaf in leaves]
-    total = math.fsum(m * n for m, n in zip(means, sizes)) if _finite(means) else sum(means)
-    return total / sum(sizes)
-
-
-def _norm(norms: Sequence[Any]) -> float | None:
-    if not _known(norms):
-        return None
-    if _finite(norms):
-        return math.hypot(*norms)
-    return math.nan if any(map(is_nan, norms)) else math.inf
-
-
-def _extreme(values: Sequence[Any], most: Callable[[Sequence[Any]], Any]) -> Any:
-    if not _known(values):
-        return None
-    return math.nan if any(map(is_nan, values)) else most(values)
-
-
-def _sum(values: Sequence[int | None]) -> int | None:
-    return None if None in values else sum(n for n in values if n is not None)

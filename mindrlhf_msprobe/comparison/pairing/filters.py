@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -152,7 +152,13 @@ def _patterns(name: str, given: object) -> tuple[str, ...]:
 
 
 def _key_pairs(given: object) -> tuple[tuple[str, str], ...]:
-    pairs = list(given.items()) if isinstance(given, Mapping) else _written_pairs(given)
+    pairs: list[tuple[Any, Any]] = [*given.items()] if isinstance(given, Mapping) else []
+    for item in () if isinstance(given, Mapping) else _several(given):
+        if not isinstance(item, str):
+            raise UsageError.saying("error.keys", given=given, keys=_KEYS)
+        for name in item.split(","):  # `key` or `key_of_a=key_of_b`
+            left, two, right = (part.strip() for part in name.partition("="))
+            pairs.append((left, right if two else left))
     seen: set[str] = set()
     for left, right in pairs:
         for name in (left, right):
@@ -162,18 +168,6 @@ def _key_pairs(given: object) -> tuple[tuple[str, str], ...]:
             raise UsageError.saying("error.key_twice", given=given, left=left)
         seen.add(left)
     return tuple(pairs)
-
-
-def _written_pairs(given: object) -> list[tuple[Any, Any]]:
-    """Return the pairs of keys that are written as `key` or `key_of_a=key_of_b`, with commas."""
-    pairs = []
-    for item in _several(given):
-        if not isinstance(item, str):
-            raise UsageError.saying("error.keys", given=given, keys=_KEYS)
-        for name in item.split(","):
-            left, pairs_two, right = (part.strip() for part in name.partition("="))
-            pairs.append((left, right if pairs_two else left))
-    return pairs
 
 
 def check_steps(chosen: Filters, steps: Collection[int]) -> None:
@@ -239,15 +233,6 @@ def unmatched(searches: Mapping[K, Callable[[str], object]], names: Iterable[set
     return list(left)
 
 
-def _names_to_search(sides: Sequence[StepData]) -> Iterator[str]:
-    """Yield the keys, and of each cell its path and its own name."""
-    for side in sides:
-        yield from (datum.key for datum in side.key_data)
-    for cell in dict.fromkeys(entry.cell for side in sides for entry in side.entries):
-        yield cell
-        yield cell.rpartition(".")[2]
-
-
 def check_names(chosen: Filters, steps: Callable[[], Iterable[tuple[StepData, StepData]]]) -> None:
     """Refuse a pattern that matches no record of either run, before any tensor is read.
 
@@ -263,8 +248,12 @@ def check_names(chosen: Filters, steps: Callable[[], Iterable[tuple[StepData, St
         words = re.sub(r"\\(.)|[\^$?*+()\[\]{}|]", lambda m: m[1] or "", text)
         import difflib  # slow to import, and only a mistake needs it
 
-        names = (name for sides in steps() for name in _names_to_search(sides))
-        seen = list(itertools.islice(dict.fromkeys(names), _SEARCHED))
+        names: dict[str, None] = {}  # the keys, and of each cell its path and its own name
+        for sides in steps():
+            names |= dict.fromkeys(datum.key for side in sides for datum in side.key_data)
+            for cell in dict.fromkeys(entry.cell for side in sides for entry in side.entries):
+                names |= dict.fromkeys((cell, cell.rpartition(".")[2]))
+        seen = list(itertools.islice(names, _SEARCHED))
         near = difflib.get_close_matches(words, seen, n=3, cutoff=0.3)
         hint = message("error.nearest_names", names=", ".join(near or seen[:3])) if seen else ""
         raise UsageError.saying("error.pattern_unused", option=option, text=text, hint=hint)
@@ -320,8 +309,18 @@ class StepFilter:
     @cached_property
     def _texts_beside_tokens(self) -> set[str]:
         """The keys that enter a step, as texts in one run and as token ids in the other."""
-        kinds = {key: [sorted(_kinds(side, key)) for side in self._data] for key in INPUT_KEYS}
-        return {key for key, both in kinds.items() if sorted(both) == [["text"], ["token ids"]]}
+        found = set()
+        for key in INPUT_KEYS:
+            kinds = []
+            for side in self._data:
+                saves = (datum for datum in side.key_data if datum.key == key)
+                leaves = [record.leaf for datum in saves for record in datum.records]
+                texts = {leaf.type == "str" for leaf in leaves}
+                ids = all(leaf.is_integer for leaf in leaves)
+                kinds.append("text" if texts == {True} else "ids" if ids and leaves else "other")
+            if {*kinds} == {"text", "ids"}:
+                found.add(key)
+        return found
 
     def _unlike_phase(self, pair: Pair, missing: int) -> Message | None:
         assert pair.entry is not None
@@ -378,11 +377,3 @@ def given_to(pairs: Sequence[Pair], index: int) -> list[int]:
         if other.event.kind == BEGIN
         and (other.event.phase, other.event.name) == (pair.event.phase, pair.event.name)
     ]
-
-
-def _kinds(side: StepData, key: str) -> set[str]:
-    leaves = (r.leaf for datum in side.key_data if datum.key == key for r in datum.records)
-    return {
-        "text" if leaf.type == "str" else "token ids" if leaf.is_integer else "other"
-        for leaf in leaves
-    }

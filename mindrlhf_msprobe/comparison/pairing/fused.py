@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -19,6 +19,7 @@ import xxhash
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, of_any_layer, with_numbers
+from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
     ROUNDED,
@@ -94,8 +95,12 @@ def find_fused(
     usual: dict[str, Fused] = {}
     for name, record in left.items():
         shape, cell = _matrix(record), cell_of_parameter(name)
-        said = shape and _as_said(cell, shape, rules, found.values(), shapes)
-        fused = said or (shape and _by_preset(cell, shape, shapes))
+        assert shape is not None
+        said = by_rule(cell, shape, rules, shapes)
+        if said is None and (other := _as_elsewhere(cell, found.values())) is not None:
+            rows = _rows_as(shape, other.parts, shapes, (other.transposed, other.parts_transposed))
+            said = other if rows and sum(rows) == len(other.order) else None
+        fused = said or _by_preset(cell, shape, shapes)
         if fused:
             of = usual if not said else found
             of[cell] = _as_it_agrees(fused, name, record, training, shapes, any_groups=not said)
@@ -161,7 +166,7 @@ def _as_it_agrees(
         return fused
     try:
         whole, *each = (np.asarray(of.array(), np.float32) for of in (record, *parts))
-    except ArrayFileError:
+    except (ArrayFileError, RunError):
         return fused
 
     best, least = fused, None
@@ -170,7 +175,9 @@ def _as_it_agrees(
         theirs = [(part.T if others else part)[:, :_ENOUGH_COLUMNS] for part in each]
         rows = np.concatenate(theirs)
         sizes = [len(part) for part in theirs]
-        for order in (fused.order, *(_alternating(sizes) if any_groups else ())):
+        most = math.gcd(*sizes) if any_groups else 0
+        alternating = (interleaved(sizes, groups) for groups in range(2, most + 1))
+        for order in (fused.order, *(of for of in alternating if of is not None)):
             apart = float(np.linalg.norm(mine - rows[order]))
             if least is None or apart < least:  # where it is NaN, the first one
                 best = replace(fused, order=order, transposed=own, parts_transposed=others)
@@ -178,33 +185,10 @@ def _as_it_agrees(
     return best
 
 
-def _alternating(sizes: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield the orders of rows in which parts of these sizes can alternate."""
-    for groups in range(2, math.gcd(*sizes) + 1):
-        if (order := interleaved(sizes, groups)) is not None:
-            yield order
-
-
 def _matrix(record: Record) -> tuple[int, int] | None:
     """Return the shape of a matrix; None of what is none."""
     shape = record.leaf.shape or ()
     return (shape[0], shape[1]) if len(shape) == 2 and all(shape) else None
-
-
-def _as_said(
-    cell: str,
-    shape: tuple[int, int],
-    rules: Sequence[FusedRule],
-    known: Iterable[Fused],
-    shapes: Mapping[str, tuple[int, int]],
-) -> Fused | None:
-    """Return what a user or other layers say of a cell, in this order."""
-    found = by_rule(cell, shape, rules, shapes)
-    if found is None and (elsewhere := _as_elsewhere(cell, known)) is not None:
-        turned = elsewhere.transposed, elsewhere.parts_transposed
-        rows = _rows_as(shape, elsewhere.parts, shapes, turned)
-        found = elsewhere if rows and sum(rows) == len(elsewhere.order) else None
-    return found
 
 
 def by_rule(
@@ -315,13 +299,23 @@ def _in_their_layers(
     alike: dict[str, list[str]] = defaultdict(list)
     for cell in cells:
         alike[of_any_layer(cell)].append(cell)
-    shifts: dict[str, tuple[int, ...]] = {}
+    shifts: dict[str, tuple[int, ...]] = {}  # of most layers
+
+    def holds(shift: Sequence[int], of: Fused) -> bool:
+        """Return whether the cells of all layers have their parts so far from their numbers."""
+        cells = alike[of_any_layer(of.cell)]
+        return all(_own_part(c, part, (), shift) in shapes for c in cells for part in of.parts)
+
     result = {}
     for cell, fused in found.items():
         named = next((p for rule in rules if (p := rule.parts_of(cell)) is not None), None)
         kind = of_any_layer(cell)
         if kind not in shifts:
-            shifts[kind] = _usual_shift(usual[kind], fused.parts, alike[kind], shapes)
+            seen = usual[kind]  # by the rows, how often
+            own_layers = {(0,) * len(shift) for shift in seen}
+            fitting = [s for s in seen if holds(s, fused)]
+            fitting = fitting or [s for s in own_layers if holds(s, fused)] or [*seen]
+            shifts[kind] = max(fitting, key=lambda s: (seen[s], not any(s)), default=())
         shift = shifts[kind]
         own = tuple(_own_part(cell, part, named or (), shift) for part in fused.parts)
         fits = len({*own}) == len(own) and all(
@@ -339,28 +333,6 @@ def _own_part(cell: str, part: str, named: Sequence[str], shift: Sequence[int]) 
     if named or not _shift(cell, part):
         return part
     return with_numbers(part, (str(int(n) + by) for n, by in zip(NUMBER.findall(cell), shift)))
-
-
-def _usual_shift(
-    seen: Counter[tuple[int, ...]],
-    parts: Sequence[str],
-    cells: Sequence[str],
-    shapes: Mapping[str, tuple[int, int]],
-) -> tuple[int, ...]:
-    """Return how far the numbers in parts are from those in their cells, in all layers.
-
-    Args:
-        seen: by the rows, how often.
-        parts: of one of the cells.
-        cells: of all layers.
-    """
-
-    def fits(shift: Sequence[int]) -> bool:
-        return all(_own_part(cell, part, (), shift) in shapes for cell in cells for part in parts)
-
-    own = {(0,) * len(shift) for shift in seen}
-    fitting = [s for s in seen if fits(s)] or [s for s in own if fits(s)] or seen
-    return max(fitting, key=lambda s: (seen[s], not any(s)), default=())
 
 
 def _shift(cell: str, part: str) -> tuple[int, ...]:
@@ -398,7 +370,7 @@ def row_keys(
         if record.leaf.sketch is not None:
             return None if transposed or rounds else record.sketch().fingerprints
         values = np.ascontiguousarray(record.array().T if transposed else record.array())
-    except ArrayFileError:
+    except (ArrayFileError, RunError):  # of a run, or of a checkpoint
         return None
     if BFLOAT16 in (own, dtype):
         values = float32_to_bfloat16_bits(values)
@@ -457,3 +429,48 @@ def _by_preset(
             if all(part in shapes for part in cells):
                 return _of_parts(cell, shape, cells, shapes, lambda rows: np.arange(sum(rows)))
     return None
+
+
+def as_most(found: Iterable[Fused], rules: Sequence[FusedRule] = ()) -> list[Fused]:
+    """Return fused cells whose rows are in the order that most layers have.
+
+    A network reads the rows of all its layers alike: of one that has queries where the others have
+    keys, the weight is wrong. Of orders that as many layers have, what the caller says counts, then
+    the usual one.
+
+    Args:
+        rules: what the caller says.
+    """
+    cells = [*found]
+    votes: dict[str, Counter[_Way]] = defaultdict(Counter)
+    for fused in cells:
+        votes[of_any_layer(fused.cell)][_way(fused)] += 1
+    result = []
+    for fused in cells:
+        parts = next((p for rule in rules if (p := rule.parts_of(fused.cell)) is not None), ())
+        said = [*map(of_any_layer, parts)] or _USUAL
+        of_kind = votes[of_any_layer(fused.cell)]
+        best = max(of_kind, key=lambda way: (of_kind[way], _stands_as(way, said)))
+        names, order, turned = best
+        own = [p for name in names for p in fused.parts if of_any_layer(p) == name]
+        if len(own) == len(fused.parts) and best != _way(fused):
+            fused = Fused(fused.cell, tuple(own), np.array(order), *turned)
+        result.append(fused)
+    return result
+
+
+#: The parts by their names in any layer, the order of their rows, and what is transposed.
+_Way = tuple[tuple[str, ...], tuple[int, ...], tuple[bool, bool]]
+_USUAL = [part for _, each in PRESETS for parts in each for part in parts]
+
+
+def _way(fused: Fused) -> _Way:
+    names = tuple(map(of_any_layer, fused.parts))
+    return names, tuple(fused.order.tolist()), (fused.transposed, fused.parts_transposed)
+
+
+def _stands_as(way: _Way, said: Sequence[str]) -> bool:
+    """Return whether parts stand in an order of names: whole ones, or what cells are called."""
+    found = [next((n for n in (p, p.rpartition(".")[2]) if n in said), "") for p in way[0]]
+    places = [said.index(name) for name in found if name]
+    return len(places) == len(way[0]) and places == sorted(places)

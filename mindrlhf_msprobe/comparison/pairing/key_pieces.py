@@ -6,11 +6,12 @@ import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.pairing.batch_rows import Row, Rows, unlike_axes
+from mindrlhf_msprobe.comparison.pairing.batch_rows import Rows, unlike_axes
 from mindrlhf_msprobe.comparison.pairing.composed import cut_out
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
@@ -115,17 +116,29 @@ def _cut(
 ) -> tuple[int, list[KeyDatum], list[int], Message] | None:
     """Return which side is the larger one, its pieces, the saves without one, and how."""
     records = [[datum.records[0] for datum in side] for side in saves]
-    axis = _axis_of_rows([*records[0], *records[1]], regroup)
-    if axis is None:
-        return None
+    axes = unlike_axes([*records[0], *records[1]])
+    if axes is None or len(axes) > 1 or not (axes or regroup):
+        return None  # nothing tells along which axis rows lie
+    axis = axes[0] if axes else 0
     sizes = [[(record.leaf.shape or ())[axis] for record in side] for side in records]
     n = min(map(len, sizes))
     if sizes[0][:n] == sizes[1][:n] and not regroup:
         return None
     large = int(max(sizes[1]) > max(sizes[0]))
     small = 1 - large
+    alike = "bytes"  # what the rows have in common
     try:
-        found, alike = _rows(records[small], records[large], axis, sizes[small])
+        rows = [
+            ((number, row), digest)
+            for number, record in enumerate(records[large])
+            for row, digest in enumerate(_digests(record, axis))
+        ]
+        names = [_digests(record, axis) for record in records[small]]
+        together = partial(Rows.brought_together, sizes[small], whole=len(rows), given_alike=False)
+        found = together(names, rows)
+        if not found.matched and (near := _nearest(records[small], records[large], axis)):
+            found = together(near, [(row, _name(i)) for i, (row, _) in enumerate(rows)])
+            alike = "nearest"
     except (ArrayFileError, OSError):
         return None  # said of the record itself
     if regroup and sizes[0] == sizes[1] and not found.moved:
@@ -134,48 +147,12 @@ def _cut(
     for datum, own in zip(saves[small], found.of_batch):
         if own is None:
             unknown.append(datum.micro_step)
-        else:
-            pieces.append(_piece(saves[large], own, axis, datum.micro_step))
+            continue
+        sources = [(records[large][number], (row,)) for number, row in own]
+        piece = cut_out(sources[0][0], sources, axis)
+        first = saves[large][own[0][0]]
+        pieces.append(replace(first, micro_step=datum.micro_step, records=(piece,)))
     return large, pieces, unknown, found.how(alike)
-
-
-def _axis_of_rows(records: Sequence[Record], regroup: bool) -> int | None:
-    """Return the one axis whose sizes differ, the first if none does; None where that is open."""
-    axes = unlike_axes(records)
-    if axes is None or len(axes) > 1:
-        return None
-    return axes[0] if axes else 0 if regroup else None
-
-
-def _piece(saves: Sequence[KeyDatum], rows: Sequence[Row], axis: int, micro_step: int) -> KeyDatum:
-    """Return rows of larger saves as a save of their own."""
-    sources = [(saves[number].records[0], (row,)) for number, row in rows]
-    piece = cut_out(sources[0][0], sources, axis)
-    return replace(saves[rows[0][0]], micro_step=micro_step, records=(piece,))
-
-
-def _rows(
-    small: Sequence[Record], large: Sequence[Record], axis: int, sizes: Sequence[int]
-) -> tuple[Rows, str]:
-    """Return which rows of the larger saves the smaller ones hold, and what rows have in common.
-
-    Args:
-        sizes: how many rows each smaller save has.
-
-    Raises:
-        ArrayFileError, OSError: a file cannot be read.
-    """
-    rows: list[tuple[Row, bytes]] = [
-        ((number, row), digest)
-        for number, record in enumerate(large)
-        for row, digest in enumerate(_digests(record, axis))
-    ]
-    digests = [_digests(record, axis) for record in small]
-    found = Rows.brought_together(sizes, digests, rows, len(rows), given_alike=False)
-    if not found.matched and (near := _nearest(small, large, axis)) is not None:
-        named = [(row, _name(i)) for i, (row, _) in enumerate(rows)]
-        return Rows.brought_together(sizes, near, named, len(rows), given_alike=False), "nearest"
-    return found, "bytes"
 
 
 def _digests(record: Record, axis: int) -> list[bytes]:

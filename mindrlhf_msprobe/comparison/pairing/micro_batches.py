@@ -23,7 +23,7 @@ from mindrlhf_msprobe.comparison.pairing.batch_rows import (
     are_regrouped,
     unlike_axes,
 )
-from mindrlhf_msprobe.comparison.pairing.composed import composed, cut_out
+from mindrlhf_msprobe.comparison.pairing.composed import composed, cut_out, marked
 from mindrlhf_msprobe.comparison.pairing.key_pieces import Alone, CutStep
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
@@ -60,7 +60,10 @@ def cut(
     """
     operators = [[e for e in side.entries if is_operator(e.name)] for side in (a, b)]
     if any(operators):
-        a, b = _without_operators(a), _without_operators(b)
+        a, b = (
+            replace(side, entries=[e for e in side.entries if not is_operator(e.name)])
+            for side in (a, b)
+        )
     names = match_names({e.cell for e in a.entries}, {e.cell for e in b.entries}, rules)
     sides = (
         Side(a.entries, names.common_a, phases[0]),
@@ -92,22 +95,16 @@ def _cut(
         data, extra, updated = _Cutter(sides, small, given, rows).result()
         how = rows.how()
     entries = {small: sides[small].entries, 1 - small: data}
-    kept = [[*entries[i], *map(_not_compared, operators[i])] for i in range(2)]
+    # The axis of rows moves in operators.
+    kept = [
+        [*entries[i], *(marked(operator, _OPERATORS) for operator in operators[i])]
+        for i in range(2)
+    ]
     both = replace(a, entries=kept[0]), replace(b, entries=kept[1])
     a_rows, b_rows = (list(dict.fromkeys(rows)) for rows in given.rows)
     what = {"a": phases[0], "b": phases[1], "a_rows": a_rows, "b_rows": b_rows}
     note = message("pairing.batch_sizes", **what, how=how, updated=updated)
     return CutStep(both, (note,), extra, {None: 1 - small} if given.stored else {}, _GRADIENTS)
-
-
-def _without_operators(side: StepData) -> StepData:
-    return replace(side, entries=[e for e in side.entries if not is_operator(e.name)])
-
-
-def _not_compared(operator: Entry) -> Entry:
-    """Return an operator's entry that says why it is not compared: the axis of rows moves in it."""
-    records = (composed(record, gap=_OPERATORS) for record in operator.records)
-    return replace(operator, records=tuple(records))
 
 
 def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
@@ -117,8 +114,12 @@ def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
     """
     found: dict[_Place, tuple[list[tuple[Record, int]], ...]] = defaultdict(lambda: ([], []))
     for i, side in enumerate(sides):
-        for place, number, record in _tensors(side, given.kept[i]):
-            found[place][i].append((record, given.rows[i][number]))
+        for number in range(given.kept[i]):
+            for cell, call, entry in side.entries_of(number):
+                for record in entry.records:
+                    if record.io in ("input", "output") and record.leaf.is_tensor:
+                        place = cell, call, record.io, record.path
+                        found[place][i].append((record, given.rows[i][number]))
     axes: _Axes = {}
     for place, (a, b) in found.items():
         unlike = unlike_axes([record for record, _ in (*a, *b)])
@@ -126,7 +127,9 @@ def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
             continue
         if not unlike:
             rows = _each([*a, *b], 0) if given.alike else None
-            axes[place] = (0, rows) if rows and _changes([*a, *b]) else None
+            prints = {record.leaf.fingerprint for record, _ in (*a, *b)}
+            changes = len(prints) > 1 or None in prints  # else it holds no rows of its batch
+            axes[place] = (0, rows) if rows and changes else None
             continue
         each = [_each([*a, *b], axis) for axis in unlike]
         if len(unlike) == 1 and each[0]:
@@ -134,21 +137,6 @@ def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
         elif len(unlike) == 1 or all(each):  # rows against rows
             axes[place] = message("coverage.batch_other_sizes")
     return axes
-
-
-def _tensors(side: Side, kept: int) -> Iterator[tuple[_Place, int, Record]]:
-    """Yield the tensors of the batches of a side that are compared, with the batch's number."""
-    for number in range(kept):
-        for cell, call, entry in side.entries_of(number):
-            for record in entry.records:
-                if record.io in ("input", "output") and record.leaf.is_tensor:
-                    yield (cell, call, record.io, record.path), number, record
-
-
-def _changes(records: Sequence[tuple[Record, int]]) -> bool:
-    """Return whether a tensor may hold rows of its batch: one that never changes holds none."""
-    prints = {record.leaf.fingerprint for record, _ in records}
-    return len(records) < 2 or len(prints) > 1 or None in prints
 
 
 def _each(records: Sequence[tuple[Record, int]], axis: int) -> int:
@@ -249,7 +237,11 @@ class _Cutter:
         extra: dict[Alone, Message] = {}
         made: list[Entry] = []
         kept = self._given.kept[self._number]
-        spans = [self._span(number) for number in range(self._large.count)]
+        spans = []
+        for number in range(self._large.count):
+            entries = [entry for *_, entry in self._large.entries_of(number)]
+            ends = [entry.seq if entry.end is None else entry.end for entry in entries]
+            spans.append((min(entry.seq for entry in entries), max(ends)))
         width = max(last - first for first, last in spans) + 1
         for number in range(self._small.count):
             rows = self._rows.of_batch[number]
@@ -261,28 +253,18 @@ class _Cutter:
                 shift = number * width - spans[rows[0][0]][0]
                 made += self._pieces(number, rows, shift)
         cut = {entry.name for c in self._cells for entry in self._large.cells[c]}
+        updated = range(self._given.kept[1 - self._number], self._large.count)
+        later = {entry.name for n in updated for *_, entry in self._large.entries_of(n)}
         shift = self._small.count * width
         for entry in self._large.entries:
             if entry.name in cut and entry.name in self._with_parameters:
                 continue
             rest = self._rest(entry, entry.name in cut, shift)
             if entry.name in cut:
-                extra[1 - self._number, rest.name, None] = self._why_unused(entry)
+                why = _AFTER_UPDATE if entry.name in later else _UNKNOWN_ROWS
+                extra[1 - self._number, rest.name, None] = why
             made.append(rest)
-        later = kept < self._small.count
-        return made, extra, later
-
-    def _why_unused(self, entry: Entry) -> Message:
-        kept = self._given.kept[1 - self._number]
-        later = (
-            e.name for n in range(kept, self._large.count) for *_, e in self._large.entries_of(n)
-        )
-        return _AFTER_UPDATE if entry.name in later else _UNKNOWN_ROWS
-
-    def _span(self, number: int) -> tuple[int, int]:
-        entries = [entry for *_, entry in self._large.entries_of(number)]
-        ends = [entry.seq if entry.end is None else entry.end for entry in entries]
-        return min(entry.seq for entry in entries), max(ends)
+        return made, extra, kept < self._small.count
 
     def _pieces(self, number: int, rows: tuple[Row, ...], shift: int) -> Iterator[Entry]:
         runs = [
@@ -300,6 +282,13 @@ class _Cutter:
         for cell, call, own, other in calls:
             held = tuple(self._parameters(cell, call, names[own.name]))
             sources = [(self._large.batch(cell, batch)[call], kept) for batch, kept in runs]
+            made = []
+            for record in own.records:
+                if record.io != "parameters":
+                    named = replace(record, name=names[own.name] + record.name[len(own.name) :])
+                    place = cell, call, record.io, record.path
+                    kept_whole = _not_cut(named, place, self._axes)
+                    made.append(kept_whole or self._cut(named, sources, place))
             yield replace(
                 own,
                 name=names[own.name],
@@ -307,24 +296,9 @@ class _Cutter:
                 end=None if own.end is None else own.end + shift,
                 parent=names.get(own.parent or ""),
                 opening=other.opening,
-                records=(*self._records(cell, call, own, sources, names[own.name]), *held),
+                records=(*made, *held),
             )
             self._with_parameters.update(source.name for source, _ in sources)
-
-    def _records(
-        self,
-        cell: str,
-        call: int,
-        own: Entry,
-        sources: Sequence[tuple[Entry, tuple[int, ...]]],
-        name: str,
-    ) -> Iterator[Record]:
-        for record in own.records:
-            named = replace(record, name=name + record.name[len(own.name) :])
-            if record.io == "parameters":
-                continue
-            place = cell, call, record.io, record.path
-            yield _not_cut(named, place, self._axes) or self._cut(named, sources, place)
 
     def _parameters(self, cell: str, call: int, name: str) -> Iterator[Record]:
         """Yield the parameters of a cell, with the first of its pieces."""
@@ -361,7 +335,7 @@ class _Cutter:
         why = _GRADIENTS if entry.direction != FORWARD else None
         if entry.name in self._uneven:
             why = _UNEVEN
-        records = tuple(composed(r, gap=why) for r in entry.records) if why else entry.records
+        records = marked(entry, why).records if why else entry.records
         name = entry.name
         if rename:
             most = max((e.call for calls in self._small.cells.values() for e in calls), default=0)

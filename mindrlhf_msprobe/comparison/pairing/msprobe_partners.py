@@ -366,23 +366,8 @@ class _Renaming:
         new_names: dict[str, str] = {}
         for own, source, _ in made:
             new_names.setdefault(source.name, own.name)
-        rests, left = self._unused(new_names, {own.name: own for own, _, _ in made})
-        found = [
-            replace(source, name=own.name, records=(*records, *rests.pop(own.name, ())))
-            for own, source, records in made
-        ]
-        found += self._renamed(left, new_names)
-        return [replace(e, parent=new_names.get(e.parent or "", e.parent)) for e in found]
-
-    def _unused(
-        self, new_names: Mapping[str, str], partners: Mapping[str, Entry]
-    ) -> tuple[dict[str, list[Record]], list[Entry]]:
-        """Return what no record of NPU has taken: by the new name of its entry, and in entries.
-
-        Args:
-            new_names: what entries that have a partner are called in NPU.
-            partners: these, by name.
-        """
+        partners = {own.name: own for own, _, _ in made}
+        # What no record of NPU has taken: by the new name of its entry, and in entries.
         rests: dict[str, list[Record]] = {}
         left = []
         for entry in self._bench:
@@ -394,7 +379,12 @@ class _Renaming:
                 apart = [r for r in apart if (r.io, r.path) in known]
             if apart or (own_name is None and not entry.records):
                 left.append(replace(entry, records=tuple(apart)))
-        return rests, left
+        found = [
+            replace(source, name=own.name, records=(*records, *rests.pop(own.name, ())))
+            for own, source, records in made
+        ]
+        found += self._renamed(left, new_names)
+        return [replace(e, parent=new_names.get(e.parent or "", e.parent)) for e in found]
 
     def _renamed(self, entries: Sequence[Entry], new_names: dict[str, str]) -> list[Entry]:
         """Give entries without partner names that no entry of NPU has."""

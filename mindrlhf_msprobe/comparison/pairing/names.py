@@ -199,7 +199,8 @@ def match_names(
     names_b = frozenset(b) - {ROOT}
     if 2 * len(names_a & names_b) >= min(len(names_a), len(names_b)):
         return Names(rules)
-    if not any(_chooses(chosen[0], names_b)) and not any(_chooses(chosen[1], names_a)):
+    others = (chosen[0], names_b), (chosen[1], names_a)
+    if not any(of is None or of(cell) for of, cells in others for cell in cells):
         return Names(rules)
     prefixes = _prefixes(names_a, names_b)
     shared: frozenset[str] = frozenset()
@@ -207,10 +208,6 @@ def match_names(
         below = _below(names_a, prefixes[0]) & _below(names_b, prefixes[1])
         shared = (names_a & names_b) - below - {*prefixes}
     return Names(rules, *prefixes, shared=shared, unlike=not any(prefixes))
-
-
-def _chooses(chosen: CellFilter | None, cells: Iterable[str]) -> Iterable[bool]:
-    return (chosen is None or chosen(cell) for cell in cells)
 
 
 @lru_cache(maxsize=256)
@@ -222,19 +219,17 @@ def _prefixes(a: frozenset[str], b: frozenset[str]) -> tuple[str, str]:
             pair = _ends(name, other) if sampled is a else _ends(other, name)
             if pair is not None:
                 votes[pair] += 1
-    ranked = sorted((p for p in votes if _is_wrapper(p)), key=lambda p: (-votes[p], _parts(p), p))
+    wrappers = [  # prefixes with numbers are of unlike layers
+        pair
+        for pair in votes
+        if not all(pair) or not any(part.isdecimal() for of in pair for part in of.split("."))
+    ]
+    ranked = sorted(wrappers, key=lambda pair: (-votes[pair], _parts(pair), pair))
     found = [(-len(_below(a, p[0]) & _below(b, p[1])), _parts(p), p) for p in ranked[:_SAMPLED]]
     (most, parts, best), *rest = sorted(found) or [(0, 0, ("", ""))]
     ambiguous = bool(rest) and rest[0][:2] == (most, parts)
     enough = -most > len(a & b) and -2 * most >= min(len(a), len(b))
     return best if enough and not ambiguous else ("", "")
-
-
-def _is_wrapper(prefixes: tuple[str, str]) -> bool:
-    """Return whether two prefixes may be of wrappers; those with numbers are of unlike layers."""
-    return not all(prefixes) or not any(
-        part.isdecimal() for prefix in prefixes for part in prefix.split(".")
-    )
 
 
 def _parts(prefixes: tuple[str, str]) -> int:

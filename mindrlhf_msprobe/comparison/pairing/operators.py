@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
@@ -96,25 +96,17 @@ def _exact(of_a: tuple[int, int], of_b: tuple[int, int], worth: Worth) -> _Pairs
             best = below[j] if below[j] >= row[j + 1] else row[j + 1]
             together = value[j] + below[j + 1]
             row[j] = together if value[j] and together >= best else best
-    return [(of_a[0] + i, of_b[0] + j) for i, j in _best_pairs(values, most)]
-
-
-def _best_pairs(values: list[list[int]], most: list[list[int]]) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of places that are worth most together.
-
-    Args:
-        values: what each pair is worth.
-        most: from each pair of places on.
-    """
+    pairs: _Pairs = []
     i = j = 0
-    while i < len(values) and j < len(values[0]):
+    while i < height and j < width:
         if values[i][j] and most[i][j] == values[i][j] + most[i + 1][j + 1]:
-            yield i, j
+            pairs.append((of_a[0] + i, of_b[0] + j))
             i, j = i + 1, j + 1
         elif most[i][j] == most[i + 1][j]:
             i += 1
         else:
             j += 1
+    return pairs
 
 
 def _fewest_insertions(a: Sequence[Hashable], b: Sequence[Hashable]) -> _Pairs | None:
@@ -194,7 +186,8 @@ Context = tuple[object, ...]
 
 _CELL = 16  # what a pair of cells is worth beside one of operators
 _SAME_LINE, _SAME_FORM, _SAME_OPERATOR, _EDITED_LINE = 4, 3, 2, 1
-_ALIKE = 1e-3
+#: Of the largest value: so far may statistics of one tensor be apart, as kernels round.
+ALIKE = 1e-3
 _EQUAL_FORM, _EQUAL_VALUES = 1, 1  # tell equal ones apart
 
 
@@ -266,20 +259,26 @@ def pair_operators(
 
 
 def _aligned(a: Sequence[Item], b: Sequence[Item]) -> list[tuple[Operator, Operator]]:
-    lines = _lines(a), _lines(b)
+    lines = [{(x.what[0], x.line) for x in side if isinstance(x, Operator)} for side in (a, b)]
     scale = 2 * (len(a) + len(b)) + 1  # more than all that tells equal ones apart
 
     def worth(i: int, j: int) -> int:
         x, y = a[i], b[j]
         if isinstance(x, str) or isinstance(y, str):
             return _CELL * scale if x == y else 0
-        if x.what != y.what and not _cell_unknown(x, y):
+        unknown = x.what[0] == y.what[0] and None in (x.what[1], y.what[1])  # where one of it ran
+        if x.what != y.what and not unknown:
             return 0
         if x.across and not _given_the_same(x, y):
             return 0
-        most = _worth(x, y, lines)
-        if not most:
+        if x.line is None or y.line is None:
+            most = _SAME_FORM if x.form == y.form else _SAME_OPERATOR
+        elif x.line == y.line:
+            most = _SAME_LINE
+        elif (x.what[0], x.line) in lines[1] or (y.what[0], y.line) in lines[0]:
             return 0
+        else:  # two lines may be one that was edited, unless the other run has it, too
+            most = _EDITED_LINE
         form = _EQUAL_FORM if x.form == y.form else 0
         return most * scale + form + (_EQUAL_VALUES if form and x.values == y.values else 0)
 
@@ -289,7 +288,8 @@ def _aligned(a: Sequence[Item], b: Sequence[Item]) -> list[tuple[Operator, Opera
             return int(x == y)
         return int(x.kind == y.kind and x.values == y.values)
 
-    pairs = align_sequences([*map(_kind, a)], [*map(_kind, b)], worth, same)
+    mine, theirs = ([(x,) if isinstance(x, str) else x.kind for x in side] for side in (a, b))
+    pairs = align_sequences(mine, theirs, worth, same)
     found = [(a[i], b[j]) for i, j in pairs]
     return [(x, y) for x, y in found if isinstance(x, Operator) and isinstance(y, Operator)]
 
@@ -312,37 +312,7 @@ def may_be_one(a: Leaf, b: Leaf) -> bool:
     known = [(v, w) for v, w in ((a.max, b.max), (a.min, b.min), (a.norm, b.norm)) if is_finite(v)]
     known = [(v, w) for v, w in known if is_finite(w)]
     largest = max((abs(v) for pair in known for v in pair), default=0.0)
-    return len(known) > 1 and all(abs(v - w) <= _ALIKE * largest for v, w in known)
-
-
-def _kind(item: Item) -> tuple[object, ...]:
-    return (item,) if isinstance(item, str) else item.kind
-
-
-def _cell_unknown(x: Operator, y: Operator) -> bool:
-    """Return whether it is one operator, of which one run does not tell where it ran."""
-    return x.what[0] == y.what[0] and None in (x.what[1], y.what[1])
-
-
-def _lines(items: Sequence[Item]) -> set[tuple[object, object]]:
-    return {(item.what[0], item.line) for item in items if isinstance(item, Operator)}
-
-
-def _worth(
-    x: Operator,
-    y: Operator,
-    lines: tuple[set[tuple[object, object]], set[tuple[object, object]]],
-) -> int:
-    """Return what a pair of one operator is worth, by the lines of code it was called from.
-
-    Two lines that are not the same may be one that was edited, unless the other run has it, too.
-    """
-    if x.line is None or y.line is None:
-        return _SAME_FORM if x.form == y.form else _SAME_OPERATOR
-    if x.line == y.line:
-        return _SAME_LINE
-    elsewhere = (x.what[0], x.line) in lines[1] or (y.what[0], y.line) in lines[0]
-    return 0 if elsewhere else _EDITED_LINE
+    return len(known) > 1 and all(abs(v - w) <= ALIKE * largest for v, w in known)
 
 
 def pair_backward(paired: Mapping[str, str], a: Sequence[str], b: Sequence[str]) -> dict[str, str]:

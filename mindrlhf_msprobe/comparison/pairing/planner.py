@@ -244,6 +244,7 @@ class Planner:
             {(e.phase, ids[e.phase, e.name]): e for e in side.entries}
             for side, ids in ((a, alignment.a), (b, alignment.b))
         )
+        # Of each side: whether what it holds of a phase are operators.
         self._phases: tuple[dict[str, set[bool]], ...] = ({}, {})
         self._data = tuple({(d.key, d.micro_step): d for d in side.key_data} for side in (a, b))
         # The parameters each cell was last seen with: recorded again only when they changed.
@@ -270,7 +271,11 @@ class Planner:
             stop, (step, _) = side.stop, self._places[i]
             if stop is None or step < stop.step:
                 continue
-            reached = self._last_of_both(pairs, 1 - i) if step == stop.step else -math.inf
+            reached = -math.inf  # when, in the other run's time, the last of both was over
+            if step == stop.step:
+                both = (pair for pair in pairs if pair.a is not None and pair.b is not None)
+                times = (self._time_of(pair, 1 - i) for pair in both)
+                reached = max((at for at in times if at is not None), default=-math.inf)
             why = message("coverage.not_reached", step=stop.step)
             for index, pair in enumerate(pairs):
                 missing = pair.b is None if i else pair.a is None
@@ -279,12 +284,6 @@ class Planner:
                     if time is None or time > reached:
                         pairs[index] = replace(pair, gap=why, stopped=True)
         return pairs
-
-    def _last_of_both(self, pairs: Iterable[Pair], i: int) -> float:
-        """Return when, in a run's time, the last record that both have was over."""
-        both = (pair for pair in pairs if pair.a is not None and pair.b is not None)
-        times = (self._time_of(pair, i) for pair in both)
-        return max((time for time in times if time is not None), default=-math.inf)
 
     def _time_of(self, pair: Pair, i: int) -> float | None:
         """Return when a pair's event was over in a run; None where that is not known.
@@ -309,45 +308,11 @@ class Planner:
             return
         key = (event.phase or "", event.name)
         entries = [side.get(key) for side in self._entries]
-        entry = _shown(*entries)
-        gaps = self._gaps(entries, entry, key)
-        wanted = [_records_of(side, event, gap) for side, gap in zip(entries, gaps)]
-        known = [None if side is None else side.attributes for side in entries]
-        attributes = other_attributes(*known)
-        if event.kind == BEGIN:
-            self._carry_parameters(entries, wanted)
-            _note_silent(entries, entry, wanted)
-        unlike: Mapping[tuple[str, str], Message] = {}
-        if self._across is not None and None not in entries:
-            together = bring_together(entry, *wanted)
-            wanted, unlike = [together.a, together.b], together.gaps
-        for place in _merged_names(*wanted):
-            a, b = (side.get(place) for side in wanted)
-            if a is None or b is None:
-                yield self._alone(event, entry, (a, b), gaps, unlike.get(place))
-            else:
-                gap = unlike.get(place) or _gap_of_both(entries, gaps, a, b)
-                yield Pair(event, a, b, entry, gap, attributes=attributes)
-
-    def _alone(
-        self,
-        event: EventKey,
-        entry: Entry,
-        records: tuple[Record | None, Record | None],
-        gaps: Sequence[Message | None],
-        unlike: Message | None,
-    ) -> Pair:
-        """Return the pair of a record that one run alone has, and why the other one lacks it."""
-        missing = 0 if records[0] is None else 1
-        gap = gaps[missing] or unlike
-        gap = gap or self._why_no_record(missing, entry, records[1 - missing])
-        return Pair(event, *records, entry, gap, self._sides[missing].unreadable.get(entry.phase))
-
-    def _gaps(
-        self, entries: Sequence[Entry | None], entry: Entry, key: tuple[str, str]
-    ) -> list[Message | None]:
-        """Return why each run lacks an entry, or some of its records; None where it has all."""
-        gaps = [
+        entry = entries[0] or entries[1]
+        assert entry is not None
+        if entries[1] is not None and entries[1].stack not in ((), entry.stack):
+            entry = replace(entry, stack=entries[1].stack)  # of the run under test
+        gaps = [  # why each run lacks an entry, or some of its records
             self._why_no_entry(i, entry, key)
             if side is None
             else why_not_compiled(self._sides[i].config, self._coverage[i], side)
@@ -355,7 +320,31 @@ class Planner:
         ]
         if None in entries and all(map(_is_no_gradient, entries)):
             gaps[0 if entries[0] is None else 1] = message("coverage.no_gradient_flowed")
-        return gaps
+        wanted = [_records_of(side, event, gap) for side, gap in zip(entries, gaps)]
+        known = [None if side is None else side.attributes for side in entries]
+        attributes = other_attributes(*known)
+        if event.kind == BEGIN:
+            self._carry_parameters(entries, wanted)
+            if None in entries and not entry.records:  # one run alone has it: a record says so
+                silent = Record(entry.name, "input", "", Leaf("NoneType"))
+                wanted[1 if entries[0] is None else 0]["input", ""] = silent
+        unlike: Mapping[tuple[str, str], Message] = {}
+        if self._across is not None and None not in entries:
+            mine, theirs, unlike = bring_together(entry, *wanted)
+            wanted = [mine, theirs]
+        for place in _merged_names(*wanted):
+            a, b = (side.get(place) for side in wanted)
+            gap = unlike.get(place)
+            if a is None or b is None:
+                missing = 0 if a is None else 1
+                gap = gaps[missing] or gap or self._why_no_record(missing, entry, a or b)
+                unread = self._sides[missing].unreadable.get(entry.phase)
+                yield Pair(event, a, b, entry, gap, unread)
+                continue
+            if gap is None and a.leaf.dtype != b.leaf.dtype:
+                gap = next((why for why in gaps if casts_inputs(why)), None)
+            gap = gap or why_no_gradient(entries, a, b)
+            yield Pair(event, a, b, entry, gap, attributes=attributes)
 
     def _why_no_record(self, missing: int, entry: Entry, found: Record | None) -> Message | None:
         """Return why a run that has an entry lacks one of its records."""
@@ -375,16 +364,12 @@ class Planner:
         if why is not None:
             return why
         side, other = self._sides[i], self._sides[1 - i]
-        if (why := why_no_level(side.config, entry, self._held(i, entry.phase))) is not None:
+        if entry.phase not in self._phases[i]:
+            held = (other.name for other in side.entries if other.phase == entry.phase)
+            self._phases[i][entry.phase] = {is_operator(name) for name in held}
+        if (why := why_no_level(side.config, entry, self._phases[i][entry.phase])) is not None:
             return why
         return why_no_entry(side.config, self._coverage[i], side.own.translate(entry), other.config)
-
-    def _held(self, i: int, phase: str) -> set[bool]:
-        """Return whether what one side holds of a phase are operators."""
-        if phase not in self._phases[i]:
-            held = (entry.name for entry in self._sides[i].entries if entry.phase == phase)
-            self._phases[i][phase] = {is_operator(name) for name in held}
-        return self._phases[i][phase]
 
     def _carry_parameters(
         self, entries: Sequence[Entry | None], wanted: Sequence[_Records]
@@ -444,34 +429,6 @@ def _unreadable(
     """Return a pair of which neither side could be read, each with why."""
     a, b = (Record(event.name, io, "", Leaf("unreadable", why=why.get(what))) for why in problems)
     return Pair(event, a, b)
-
-
-def _note_silent(entries: Sequence[Entry | None], entry: Entry, wanted: Sequence[_Records]) -> None:
-    """Give an entry without records that ran in one run only a record that says so."""
-    if None in entries and not entry.records:
-        silent = Record(entry.name, "input", "", Leaf("NoneType"))
-        side = 1 if entries[0] is None else 0
-        wanted[side]["input", ""] = silent
-
-
-def _shown(a: Entry | None, b: Entry | None) -> Entry:
-    """Return A's entry if there is one, with the call stack of the run under test, B."""
-    entry = a or b
-    assert entry is not None
-    if b is None or b.stack in ((), entry.stack):
-        return entry
-    return replace(entry, stack=b.stack)
-
-
-def _gap_of_both(
-    entries: Sequence[Entry | None], gaps: Sequence[Message | None], a: Record, b: Record
-) -> Message | None:
-    """Return why a record that both runs have is not compared, or None if it is."""
-    if a.leaf.dtype != b.leaf.dtype:
-        gap = next((why for why in gaps if casts_inputs(why)), None)
-        if gap is not None:
-            return gap
-    return why_no_gradient(entries, a, b)
 
 
 def _is_no_gradient(entry: Entry | None) -> bool:

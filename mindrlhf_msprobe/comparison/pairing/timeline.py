@@ -156,10 +156,15 @@ def _place_key_data(
             known.append((datum.seq, place))
         yield place, EventKey(DATA, home.phase, datum.key, datum.micro_step)
     for key, data in saves.items():
-        if key_data_home(key) is None:
-            for datum in data:
-                place = _place_unknown(datum, known, alone=spans.empty)
-                yield place, EventKey(DATA, None, key, datum.micro_step)
+        for datum in data if key_data_home(key) is None else ():  # where it was saved
+            if datum.seq is None:
+                place = (_STEP_END, 1.0, 0.0, 0.0, float(datum.micro_step))
+            elif spans.empty:  # without any cell it follows the known keys saved before it
+                before = [at for seq, at in known if seq < datum.seq]
+                place = (*max(before, default=(_STEP_START, -1.0)), datum.seq)
+            else:
+                place = (datum.seq, 1.0, 0.0)
+            yield place, EventKey(DATA, None, key, datum.micro_step)
 
 
 def _with_updates_in_rounds(
@@ -232,18 +237,14 @@ def _rounds(data: Sequence[KeyDatum]) -> dict[tuple[str, int], int] | None:
         return {(d.key, d.micro_step): d.micro_step for d in data} if same else None
     if any(datum.seq is None for datum in data) or not _saved_in_rounds(leading):
         return None
-    return {
-        (datum.key, datum.micro_step): datum.micro_step if counts[datum.key] == most else begun
-        for datum, begun in zip(data, _rounds_begun(data, leading))
-    }
-
-
-def _rounds_begun(data: Sequence[KeyDatum], leading: Sequence[KeyDatum]) -> Iterator[int]:
-    """Yield which round had begun last when each save was made; before any, the first."""
     numbers = sorted({datum.micro_step for datum in leading})
     begins = [min(d.seq or 0 for d in leading if d.micro_step == number) for number in numbers]
-    for datum in data:
-        yield numbers[max(bisect_right(begins, datum.seq or 0) - 1, 0)]
+    found = {}
+    for datum in data:  # of other keys, the round that had begun last; before any, the first
+        begun = numbers[max(bisect_right(begins, datum.seq or 0) - 1, 0)]
+        own = datum.micro_step if counts[datum.key] == most else begun
+        found[datum.key, datum.micro_step] = own
+    return found
 
 
 def _fed_the_critic(datum: KeyDatum, saves: Mapping[str, Sequence[KeyDatum]]) -> bool:
@@ -259,19 +260,6 @@ def _fed_the_critic(datum: KeyDatum, saves: Mapping[str, Sequence[KeyDatum]]) ->
     if not all(seq < datum.seq for key, seq in round_.items() if key in INPUT_KEYS):
         return False
     return datum.seq < round_.get("values", -1)
-
-
-def _place_unknown(datum: KeyDatum, known: Sequence[tuple[int, _Order]], *, alone: bool) -> _Order:
-    """Place a key nothing is known about where it was saved.
-
-    Without any cell to stand between (`alone`), it follows the known keys saved before it.
-    """
-    if datum.seq is None:
-        return (_STEP_END, 1.0, 0.0, 0.0, float(datum.micro_step))
-    if not alone:
-        return (datum.seq, 1.0, 0.0)
-    before = [place for seq, place in known if seq < datum.seq]
-    return (*max(before, default=(_STEP_START, -1.0)), datum.seq)
 
 
 def _saved_in_rounds(key_data: Sequence[KeyDatum]) -> bool:
@@ -359,12 +347,17 @@ class Spans:
         """
         if home.before_update:
             place = self._before_update(index, saves)
-            if datum.seq is not None and self._began_between(datum.seq, place[0]):
+            begins = (span[0] for openings in self._spans.values() for span in openings.values())
+            if datum.seq is not None and any(datum.seq < begin < place[0] for begin in begins):
                 return float(datum.seq), 1.0, 0.0
             return place
         assert home.phase is not None
-        if home.before_phase:
-            return self._before_phase(home.phase, index, saves)
+        if home.before_phase:  # however late it was saved; saved once, before all openings
+            spans, order = self._of(home.phase), phase_order(home.phase) - 0.5
+            if not spans:
+                return self._beside(order, index, saves)
+            rounds = index * len(spans) // saves if saves % len(spans) == 0 else 0
+            return float(spans[rounds][0]), -1.0, order
         phase, time = self._made_in(datum, home, index, saves)
         if time is None:
             return self._beside(phase_order(home.phase), index, saves)
@@ -436,23 +429,6 @@ class Spans:
                 found += _passes_in(sorted(entries, key=lambda entry: entry.seq))
             self._passes_of[phase] = sorted(found, key=lambda one: one.begin)
         return self._passes_of[phase]
-
-    def _before_phase(self, phase: str, index: int, saves: int) -> _Place:
-        """Place what a phase is given before it, however late it was saved.
-
-        Several saves of one opening stand before it together; what was saved once, before all.
-        """
-        spans, order = self._of(phase), phase_order(phase) - 0.5
-        if not spans:
-            return self._beside(order, index, saves)
-        rounds = index * len(spans) // saves if saves % len(spans) == 0 else 0
-        return float(spans[rounds][0]), -1.0, order
-
-    def _began_between(self, start: float, end: float) -> bool:
-        """Return whether a phase began after `start` and before `end`."""
-        return any(
-            start < span[0] < end for openings in self._spans.values() for span in openings.values()
-        )
 
     def _before_update(self, index: int, saves: int) -> _Place:
         order = phase_order(UPDATE_PHASES[0]) - 0.5

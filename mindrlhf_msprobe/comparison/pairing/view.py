@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
@@ -92,25 +91,27 @@ class View:
         elif layers and not self.key_data_only:
             entries = self.run.entries(step=at[0], rank=at[1])
         dialect = self.run.dialect
+        removed = (kind for kind in thinned.KINDS if self.run.is_thinned(kind, *at))
+        left = {THINNED: {kind: (message(f"coverage.thinned_{kind}"),) for kind in removed}}
         problems = [p for p in self.run.problems if p.concerns(*at) and not p.partial]
         return StepData(
             entries=entries,
             key_data=[] if self.phases else self._key_data(*at),
             config=self.run.config(at[1]),
             unreadable=self._unreadable_phases(problems),
-            unreadable_keys=self._unreadable_keys(problems),
-            coverage=self.run.coverage(at[1]) | self._thinned(*at),
+            unreadable_keys={
+                key: problem.said
+                for problem in (() if self.phases else problems)
+                if problem.key_data
+                for key in self._shown_keys(problem.key)
+            },
+            coverage=self.run.coverage(at[1]) | left,
             own=own,
             dialect=dialect,
             stop=self.run.stop_of(at[1]),
             timeless=self.run.times_are_lost(*at),
             keys_of_run=frozenset(self.run.keys),
         )
-
-    def _thinned(self, step: int, rank: int) -> dict[str, Any]:
-        """Return what of a step was removed since, as coverage has it."""
-        removed = (kind for kind in thinned.KINDS if self.run.is_thinned(kind, step, rank))
-        return {THINNED: {kind: (message(f"coverage.thinned_{kind}"),) for kind in removed}}
 
     def _unreadable_phases(self, problems: Iterable[Problem]) -> dict[str, Message]:
         """Return the comparison's phases of which something could not be read, and what."""
@@ -123,17 +124,6 @@ class View:
             shown.get(phase, phase): problem.said
             for phase, problem in found
             if phase in known or (problem.step is not None and not self.phases)
-        }
-
-    def _unreadable_keys(self, problems: Iterable[Problem]) -> dict[str | None, Message]:
-        """Return the comparison's keys that could not be read, and why; None stands for all."""
-        if self.phases:
-            return {}
-        return {
-            key: problem.said
-            for problem in problems
-            if problem.key_data
-            for key in self._shown_keys(problem.key)
         }
 
     def unread(
@@ -191,8 +181,9 @@ def views(
     """
     notes: list[Message] = []
     sides = View(a), View(b)
-    if phases is None:
-        phases = _unnamed_against_one(a, b)
+    unnamed = [run.phases == [UNNAMED_PHASE] for run in (a, b)]
+    if phases is None and unnamed[0] != unnamed[1] and len(a.phases) == len(b.phases) == 1:
+        phases = a.phases[0], b.phases[0]  # one run's dump names no phase
     if phases is not None and phases[0] != phases[1]:
         notes.append(message("pairing.against", a=phases[0], b=phases[1]))
     if phases is not None:
@@ -201,31 +192,25 @@ def views(
     notes += _bring_ranks_together(*sides, ranks)
     if phases is None and _nothing_in_common(a.phases, b.phases):
         notes.append(message("pairing.no_common_phase", a=list(a.phases), b=list(b.phases)))
-    notes += _on_dumps_of_graphs(a, b)
-    for said in (_on_what_lacks, _on_thinned):
-        notes += [*said("A", a), *said("B", b)]
-    notes += _on_steps_from_one(*sides)
+    of_graphs = [side for side, run in (("A", a), ("B", b)) if run.dialect == MINDSPORE]
+    if len(of_graphs) == 1:  # it has no names in common with what is none
+        notes.append(message("pairing.dump_of_graphs", side=of_graphs[0]))
+    notes += [*_on_what_lacks("A", a), *_on_what_lacks("B", b)]
+    notes += [
+        message("pairing.of_run", run=name, what=removed)
+        for name, run in (("A", a), ("B", b))
+        for removed in thinned_of(run)
+    ]
+    firsts = [run.dialect.first_step for run in (a, b)]
+    if firsts[0] != firsts[1]:  # one tool counts steps from 1, the other from 0
+        side = firsts.index(max(firsts))
+        sides[side].steps = {step - max(firsts): step for step in (a, b)[side].steps}
+        notes.append(message("pairing.steps_from_one", side="AB"[side]))
     steps = [layout.step_of_directory(run.path) for run in (a, b)]
     if None not in steps and steps[0] != steps[1]:
         sides[1].steps = {steps[0]: steps[1]}  # type: ignore[dict-item]
         notes.append(message("pairing.step", a=steps[0], b=steps[1]))
     return *sides, notes
-
-
-def _on_steps_from_one(*sides: View) -> Iterator[Message]:
-    """Bring together steps that one tool counts from 1 and the other from 0."""
-    firsts = [view.run.dialect.first_step for view in sides]
-    if firsts[0] != firsts[1]:
-        side = firsts.index(max(firsts))
-        sides[side].steps = {step - max(firsts): step for step in sides[side].run.steps}
-        yield message("pairing.steps_from_one", side="AB"[side])
-
-
-def _on_dumps_of_graphs(a: Run, b: Run) -> Iterator[Message]:
-    """Say why a dump of MindSpore has no names in common with what is none."""
-    sides = [side for side, run in (("A", a), ("B", b)) if run.dialect == MINDSPORE]
-    if len(sides) == 1:
-        yield message("pairing.dump_of_graphs", side=sides[0])
 
 
 def _nothing_in_common(a: Collection[object], b: Collection[object]) -> bool:
@@ -259,18 +244,3 @@ def _on_what_lacks(name: str, run: Run) -> Iterator[Message]:
         dumps = [str(dump) for dump in run.left_out[:_SHOWN]]
         more = len(run.left_out) > _SHOWN
         yield message("pairing.left_out", side=name, dumps=dumps, more=more)
-
-
-def _on_thinned(name: str, run: Run) -> Iterator[Message]:
-    """Say what of a run was removed since it was recorded."""
-    for removed in thinned_of(run):
-        yield message("pairing.of_run", run=name, what=removed)
-
-
-def _unnamed_against_one(a: Run, b: Run) -> tuple[str, str] | None:
-    """Return which phases are compared where one run's dump names none."""
-    (names_a, names_b) = a.phases, b.phases
-    unnamed = [names == [UNNAMED_PHASE] for names in (names_a, names_b)]
-    if unnamed[0] != unnamed[1] and len(names_a) == len(names_b) == 1:
-        return names_a[0], names_b[0]
-    return None

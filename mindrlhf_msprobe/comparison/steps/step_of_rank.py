@@ -116,20 +116,17 @@ class Job:
             else:
                 a, b = (side.load(step, rank) for side in self.sides)
             a = self.under_names_of_b(a, b)
-            across, rules = None, self.mapping
-            notes: Messages = ()
+            made = CutStep((a, b), rules=self.mapping)
             if self.msprobe_mapping is None and a.dialect is not b.dialect:
                 from mindrlhf_msprobe.comparison.pairing.frameworks.step import translate
 
-                translated = translate(a, b, self.mapping, self.fused)
-                (a, b), rules = translated.data, translated.rules
-                across, notes = translated.across, translated.notes
-            found = CutStep((a, b))
+                made = translate(a, b, self.mapping, self.fused)
+            (a, b), rules, found = made.data, made.rules, None
             for shown, own in self.sides[1].phases.items():  # one phase, if any
                 if shown != own:
                     from mindrlhf_msprobe.comparison.pairing.micro_batches import cut
 
-                    found = cut(a, b, rules, (shown, own)) or found
+                    found = cut(a, b, rules, (shown, own))
             if self.laid_out:
                 from mindrlhf_msprobe.comparison.layouts.judging import regrouped
 
@@ -140,10 +137,11 @@ class Job:
                 from mindrlhf_msprobe.comparison.pairing.key_pieces import cut_keys
 
                 found = cut_keys(a, b, pairs) or found
-            notes = (*notes, *found.notes)
-            found = replace(found, rules=rules, across=across, notes=notes)
+            if found is not None:
+                notes = (*made.notes, *found.notes)
+                made = replace(found, rules=rules, across=made.across, notes=notes)
             self._loaded.clear()
-            self._loaded[step, rank] = found
+            self._loaded[step, rank] = made
         return self._loaded[step, rank]
 
     @property

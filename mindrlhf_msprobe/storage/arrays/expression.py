@@ -201,7 +201,7 @@ class Tiled(Expression):
     """Boxes of tensors, which cover the whole once: one behind the other, a grid, a cut.
 
     Raises:
-        ValueError: they have more elements than the whole, or fewer.
+        ValueError: they overlap, leave a hole, or reach beyond the whole.
     """
 
     def __init__(
@@ -209,8 +209,7 @@ class Tiled(Expression):
     ) -> None:
         super().__init__(shape, sources)
         self.tiles = tuple(tiles)
-        held = sum(math.prod(tile.shape) for tile in tiles)
-        if held != math.prod(shape):
+        if not _cover_once(self.tiles, self.shape):
             raise ShapeError.saying(
                 "unread.shapes", given=[[*tile.shape] for tile in tiles], wanted=[*shape]
             )
@@ -257,6 +256,26 @@ class Tiled(Expression):
         tiles = sorted(self.tiles, key=lambda tile: tile.start[:1])
         tallest = max((tile.shape[0] for tile in tiles), default=0)
         return tiles, [tile.start[0] for tile in tiles], tallest
+
+
+def _cover_once(tiles: Sequence[Tile], shape: Shape) -> bool:
+    """Return whether boxes cover a whole, each element once.
+
+    They are drawn in a grid that has a cell between any two ends of boxes along each axis.
+    """
+    if sum(math.prod(tile.shape) for tile in tiles) != math.prod(shape):
+        return False
+    boxes = [[(at, at + n) for at, n in zip(tile.start, tile.shape)] for tile in tiles]
+    cuts = [
+        sorted({0, size}.union(*(box[axis] for box in boxes))) for axis, size in enumerate(shape)
+    ]
+    if any((of_axis[0], of_axis[-1]) != (0, size) for of_axis, size in zip(cuts, shape)):
+        return False
+    places = [{cut: number for number, cut in enumerate(of_axis)} for of_axis in cuts]
+    times = np.zeros([len(of_axis) - 1 for of_axis in cuts], np.int32)
+    for box in boxes:
+        times[tuple(slice(at[low], at[high]) for at, (low, high) in zip(places, box))] += 1
+    return bool((times == 1).all())
 
 
 class Reordered(Expression):

@@ -132,12 +132,19 @@ def test_a_file_for_a_large_tensor_that_cannot_be_written_is_an_unreadable_array
         Scaled(InMemory(np.ones(9)), 2.0).array()
 
 
+def twice(x, start):
+    """Return a tensor at the beginning of a whole, and once more elsewhere."""
+    return [Tile(at, x.shape, 0, (0, 0)) for at in ((0, 0), start)]
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         (lambda x: concatenated([x, Permuted(x, (1, 0))]), "along axis 0"),
         (lambda x: Reshaped(x, (4, 2)), r"2, 3.* add up to \[4, 2\]"),
         (lambda x: Tiled([x], [Tile((0, 0), (2, 2), 0, (0, 0))], (2, 3)), "do not add up"),
+        (lambda x: Tiled([x], twice(x, (0, 0)), (2, 6)), "do not add up"),  # and leave a hole
+        (lambda x: Tiled([x], twice(x, (0, 4)), (2, 6)), "do not add up"),  # beyond the whole
     ],
 )
 def test_shapes_that_do_not_add_up_are_refused(wrong, said):

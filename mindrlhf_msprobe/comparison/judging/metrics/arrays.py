@@ -156,9 +156,14 @@ def in_row_major_order(compared: ArrayComparison, a: np.ndarray, b: np.ndarray) 
     """Say where in row-major order the first mismatch is, which was counted as memory goes."""
     if compared.metrics.first_mismatch is None or not is_transposed(a, b):
         return compared
+    exact = is_exact(a) and is_exact(b)
     with np.errstate(all="ignore"):
-        first = _first_different(a, b, is_exact(a) and is_exact(b))
-    return replace(compared, metrics=replace(compared.metrics, first_mismatch=first))
+        for start, block_a, block_b in blocks(a, b):
+            sums = Sums(Tolerance(), exact, small=True)
+            _add_block(sums, start, block_a, block_b)
+            if sums.first is not None:
+                break
+    return replace(compared, metrics=replace(compared.metrics, first_mismatch=sums.first))
 
 
 def _suits_library(a: np.ndarray, b: np.ndarray) -> bool:
@@ -167,40 +172,21 @@ def _suits_library(a: np.ndarray, b: np.ndarray) -> bool:
     return alike and a.flags.c_contiguous and b.flags.c_contiguous and a.size > SMALL
 
 
-def _first_different(a: np.ndarray, b: np.ndarray, exact: bool) -> int | None:
-    """Return the row-major index of the first different element of column-major arrays."""
-    for start, block_a, block_b in blocks(a, b):
-        sums = Sums(Tolerance(), exact, small=True)
-        _add_block(sums, start, block_a, block_b)
-        if sums.first is not None:
-            return sums.first
-    return None
-
-
 def _add_block(
     sums: Sums, start: int, a: np.ndarray, b: np.ndarray, compiled: bool = False
 ) -> None:
     """Add two contiguous 1-d blocks of any numeric dtypes; numpy adds what the library cannot."""
     if compiled and add_compiled(sums, start, a, b):
         return
-    dtype = _working_dtype(a, b, sums.small)
-    if dtype is None:
-        add_plainly(sums, start, *(common_integers(a, b) if sums.exact else (a, b)))
-        return
-    buffers = scratch.of_dtype(dtype)
-    add_floats(sums, start, _converted(a, dtype, buffers[0]), _converted(b, dtype, buffers[1]))
-
-
-def _working_dtype(a: np.ndarray, b: np.ndarray, small: bool) -> np.dtype | None:
-    """Return a float dtype that holds every element of both exactly; None if there is none.
-
-    The distance of two integers is exact in it, too.
-    """
+    # A float dtype that holds every element of both exactly, and the distance of two integers.
     same = a.dtype == b.dtype and a.dtype in _FLOATS
     dtype = a.dtype if same else _common_dtype(a, b)
     if dtype is None:
-        return None
-    return FLOAT64 if dtype == FLOAT32 and small else dtype.newbyteorder("=")
+        add_plainly(sums, start, *(common_integers(a, b) if sums.exact else (a, b)))
+        return
+    dtype = FLOAT64 if dtype == FLOAT32 and sums.small else dtype.newbyteorder("=")
+    buffers = scratch.of_dtype(dtype)
+    add_floats(sums, start, _converted(a, dtype, buffers[0]), _converted(b, dtype, buffers[1]))
 
 
 def _common_dtype(a: np.ndarray, b: np.ndarray) -> np.dtype | None:

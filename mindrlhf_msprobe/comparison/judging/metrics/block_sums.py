@@ -22,7 +22,6 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
     WIDEST,
     Products,
     Sums,
-    Tolerance,
     all_within,
     count_below,
     count_less,
@@ -117,8 +116,14 @@ def add_floats(sums: Sums, start: int, a: Array, b: Array) -> None:
     size = a.size
     equal = np.equal(a, b, out=scratch.mask[:size])
     count = int(np.count_nonzero(equal))
-    if count == size and _add_same(sums, start, equal, a):
-        return
+    if count == size:  # none of the elements is NaN, as NaN is not equal to itself
+        (square,) = dots((a, a))
+        if in_range(square, a) if a.dtype in _WIDER else np.isfinite(square):
+            sums.products.add(Products(aa=square, bb=square, ab=square))
+            sums.add_equal(start, equal, size)
+            sums.compared += size
+            sums.within = [n + size for n in sums.within]
+            return
     distance, larger, other = (buffer[:size] for buffer in scratch.of_dtype(a.dtype)[2:])
     products = _products(a, b, np.subtract(a, b, out=distance))
     np.maximum(np.abs(a, out=larger), np.abs(b, out=other), out=larger)
@@ -177,22 +182,6 @@ def _largest(values: Array) -> Any:
     return scalar(np.maximum.reduce(values))
 
 
-def _add_same(sums: Sums, start: int, equal: Array, a: Array) -> bool:
-    """Add a block that is the same on both sides; return whether its squares could be summed.
-
-    None of its elements is NaN, as NaN is not equal to itself.
-    """
-    (square,) = dots((a, a))
-    if not (in_range(square, a) if a.dtype in _WIDER else np.isfinite(square)):
-        return False
-    sums.products.add(Products(aa=square, bb=square, ab=square))
-    sums.add_equal(start, equal, a.size)
-    sums.compared += a.size
-    for i in range(3):
-        sums.within[i] += a.size
-    return True
-
-
 def _products(a: Array, b: Array, distance: Array) -> Products | None:
     """Return the sums of products, None if the dtype's range does not do or not all are finite.
 
@@ -245,7 +234,7 @@ def _add_float32_errors(
     """Add float32 errors; elements that float32 cannot decide are computed in float64.
 
     The largest errors are those of the elements float32 finds them in, so they are right to its
-    rounding, 1e-7.
+    rounding, 1e-7. `larger` is overwritten.
     """
     odd = int(relative.argmax())
     top = float(relative[odd])
@@ -263,27 +252,18 @@ def _add_float32_errors(
             most = np.maximum(np.abs(wide_a), np.abs(wide_b))
             sums.within[i] += count_below(apart / most, apart, most, share)
     if sums.within_tolerance and not sums.tolerance.bitwise:
-        close = top * (1 + _FLOAT32_MARGIN) <= sums.tolerance.rtol
-        sums.within_tolerance = close or _all_within_float32(sums.tolerance, a, b, distance, larger)
-
-
-def _all_within_float32(
-    tolerance: Tolerance, a: Array, b: Array, distance: Array, larger: Array
-) -> bool:
-    """Return whether all float32 elements are within; `larger` is overwritten.
-
-    What exceeds a bound somewhat below the allowed one is computed in float64.
-    """
-    np.multiply(larger, np.float32(min(tolerance.rtol, FLOAT32_MAX)), out=larger)
-    np.add(larger, np.float32(min(tolerance.atol, FLOAT32_MAX)), out=larger)
-    np.multiply(larger, np.float32(1 - 1e-6), out=larger)
-    np.maximum(np.subtract(larger, np.float32(1e-37), out=larger), 0, out=larger)
-    outside = np.greater(distance, larger, out=scratch.mask[: a.size])
-    if not outside.any():
-        return True
-    wide_a, wide_b = a[outside].astype(np.float64), b[outside].astype(np.float64)
-    larger = np.maximum(np.abs(wide_a), np.abs(wide_b))
-    return all_within(tolerance, np.abs(wide_a - wide_b), larger, wide_a, wide_b)
+        if top * (1 + _FLOAT32_MARGIN) <= sums.tolerance.rtol:
+            return
+        # What exceeds a bound somewhat below the allowed one is computed in float64.
+        np.multiply(larger, np.float32(min(sums.tolerance.rtol, FLOAT32_MAX)), out=larger)
+        np.add(larger, np.float32(min(sums.tolerance.atol, FLOAT32_MAX)), out=larger)
+        np.multiply(larger, np.float32(1 - 1e-6), out=larger)
+        np.maximum(np.subtract(larger, np.float32(1e-37), out=larger), 0, out=larger)
+        outside = np.greater(distance, larger, out=scratch.mask[: a.size])
+        if outside.any():
+            wide_a, wide_b = a[outside].astype(np.float64), b[outside].astype(np.float64)
+            apart, most = np.abs(wide_a - wide_b), np.maximum(np.abs(wide_a), np.abs(wide_b))
+            sums.within_tolerance = all_within(sums.tolerance, apart, most, wide_a, wide_b)
 
 
 def _add_non_finite(sums: Sums, start: int, a: Array, b: Array, equal: Array) -> None:
@@ -310,7 +290,14 @@ def _add_non_finite(sums: Sums, start: int, a: Array, b: Array, equal: Array) ->
 
 def add_plainly(sums: Sums, start: int, a: Array, b: Array) -> None:
     """Add contiguous 1-d blocks that no float holds: complex ones, and integers beyond 2⁵²."""
-    equal = _equal_parts(a, b) if not sums.exact else (a == b).astype(bool, copy=False)
+    if sums.exact:
+        equal = (a == b).astype(bool, copy=False)
+    else:  # complex elements are equal in both parts, NaN beside NaN included
+        equal = np.ones(a.size, np.bool_)
+        for x, y in ((a.real, b.real), (a.imag, b.imag)):
+            if is_exact(x) != is_exact(y):  # an integer beside a float
+                x, y = x.astype(WIDEST), y.astype(WIDEST)
+            equal &= (x == y) | (np.isnan(x) & np.isnan(y))
     sums.add_equal(start, equal, int(np.count_nonzero(equal)))
     if not sums.exact:
         both = count_non_finite(sums, a, b, equal)
@@ -321,16 +308,6 @@ def add_plainly(sums: Sums, start: int, a: Array, b: Array) -> None:
         a, b = a[both], b[both]
     if a.size:
         _add_plain_errors(sums, a, b)
-
-
-def _equal_parts(a: Array, b: Array) -> Array:
-    """Return which complex elements are equal in both parts, NaN beside NaN included."""
-    equal = np.ones(a.size, np.bool_)
-    for x, y in ((a.real, b.real), (a.imag, b.imag)):
-        if is_exact(x) != is_exact(y):  # an integer beside a float
-            x, y = x.astype(WIDEST), y.astype(WIDEST)
-        equal &= (x == y) | (np.isnan(x) & np.isnan(y))
-    return equal
 
 
 def _add_plain_errors(sums: Sums, a: Array, b: Array) -> None:

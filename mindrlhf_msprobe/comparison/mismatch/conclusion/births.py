@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -78,8 +78,12 @@ class Way:
         apart = np.zeros(len(self._before))
         apart[at] = relative
         entered = self._entered(value, apart, mask=mask)
-        if bool((entered > allowed).any()):
-            entered = self._up_to(entered, at)
+        if bool((entered > allowed).any()):  # attention mixes all up to a token of its sequence
+            most = np.zeros(len(self._before))
+            most[at] = entered
+            for tokens in self._in_order:
+                most[tokens] = np.maximum.accumulate(most[tokens])
+            entered = most[at]
         entered, born, limits = self._births(relative, entered, allowed, value.distances.sampled)
         self._keep(value.name, at, relative, mask=mask)
         if made and value.name.io == "input" and not mask:
@@ -127,7 +131,9 @@ class Way:
         born = ~(relative <= limits)
         if sampled:
             alone = ~(relative <= _ALONE * by_itself)
-            together = self._is_apart(relative, entered, allowed)
+            # All rows together: estimates of single ones may be far off.
+            explained = _OF_ALL * (allowed + _root_mean_square(entered))
+            together = not _root_mean_square(relative) <= explained
             born = alone | born if together else alone
             limits = np.where(alone, by_itself, limits)
         return entered, born, limits
@@ -145,19 +151,6 @@ class Way:
         elif name.io == "output" and not _INSIDE_A_LAYER.match(name.cell):
             self.of_layers[name] = np.full(count, np.nan, np.float32)
             self.of_layers[name][at] = relative
-
-    def _up_to(self, entered: np.ndarray, at: np.ndarray) -> np.ndarray:
-        """Return the most that entered up to each token of its sequence: attention mixes them.
-
-        Args:
-            entered: float64 [rows].
-            at: int64 [rows], the tokens.
-        """
-        most = np.zeros(len(self._before))
-        most[at] = entered
-        for tokens in self._in_order:
-            most[tokens] = np.maximum.accumulate(most[tokens])
-        return most[at]
 
     @cached_property
     def _in_order(self) -> list[np.ndarray]:
@@ -192,19 +185,21 @@ class Way:
             tuple(self._shown(row, far) for row, far in worst if far),
         )
 
-    @staticmethod
-    def _is_apart(relative: np.ndarray, entered: np.ndarray, allowed: float) -> bool:
-        """Return whether all rows together are apart: estimates of single ones may be far off."""
-        return not _root_mean_square(relative) <= _OF_ALL * (allowed + _root_mean_square(entered))
-
     def stages(self) -> dict[Name, Stage]:
         """Return all values; of births, only those that are not usual for cells of their kind."""
-        usual = _usual(self._stages)
+        usual: _Growths = defaultdict(list)
+        for name, stage in self._stages.items():
+            if stage.entered > stage.allowed:
+                usual[kind_of(name)].append((name, stage.growth))
         found = {name: self._judged(name, stage, usual) for name, stage in self._stages.items()}
         masks = [name for name in self._masks if found[name].born and found[name].lasting]
         for name, stage in found.items():
-            if stage.born and any(self._comes_of(mask, name) for mask in masks):
-                found[name] = replace(stage, born=0)
+            for mask in masks if stage.born and name not in self._masks else ():
+                users = self._users(mask)  # what is born there may be what the mask lets in
+                given = any(name.cell == user or is_around(user, name.cell) for user in users)
+                if given and bool(self._touched(mask)[self._born[name]].all()):
+                    found[name] = replace(stage, born=0)
+                    break
         return found
 
     def _judged(self, name: Name, stage: Stage, usual: _Growths) -> Stage:
@@ -265,14 +260,6 @@ class Way:
         np.minimum.at(first, sequence[born], position[born])
         return position >= first[sequence]  # of padding the last one, which none is at
 
-    def _comes_of(self, mask: Name, name: Name) -> bool:
-        """Return whether what is born apart in a value is what a mask lets in or hides."""
-        if name in self._masks or not any(
-            name.cell == user or is_around(user, name.cell) for user in self._users(mask)
-        ):
-            return False
-        return bool(self._touched(mask)[self._born[name]].all())
-
     def apart(self, name: Name) -> np.ndarray:
         """Return how far each token's row is apart in a value, float16 [tokens]; NaN of others."""
         return self._apart[name]
@@ -296,8 +283,18 @@ class Way:
         uses = [n for n in inside if n.cell != name.cell][-1:]
         returned = [other for other in around if other.io == "output" and other in later]
         rows, limits = self._born[name], self._limits[name]
-        if self._is_undone(name, order[order.index(name) + 1 :]):
-            return False
+        # A layer that is given a value may return rows that agree, as of none else. Such as rotary
+        # embeddings that are counted from another position: what is wrong in a later layer does not
+        # come of them.
+        for user in order[order.index(name) + 1 :]:
+            if user.io != "input" or not NUMBER.fullmatch(user.cell.rpartition(".")[2]):
+                continue
+            if np.array_equal(self._apart[user], self._apart[name], equal_nan=True):
+                made = [n for n in later if n[:3] == (user.cell, user.nth, "output")]
+                far = [self._apart[n][rows].astype(np.float32) for n in made]
+                if made and all(bool((of <= limits).all()) for of in far):
+                    return False
+                break
         for other in (*uses, *returned):
             apart = self._apart[other][rows].astype(np.float32)
             least = np.minimum(
@@ -307,22 +304,6 @@ class Way:
             still = ~(apart <= np.maximum(limits, least))
             rows, limits = rows[still], limits[still]
         return bool(len(rows))
-
-    def _is_undone(self, name: Name, later: Sequence[Name]) -> bool:
-        """Return whether a layer that is given a value returns rows that agree, as of none else.
-
-        Such as rotary embeddings that are counted from another position: what is wrong in a later
-        layer does not come of them.
-        """
-        rows, limits = self._born[name], self._limits[name]
-        for user in later:
-            if user.io != "input" or not NUMBER.fullmatch(user.cell.rpartition(".")[2]):
-                continue
-            if np.array_equal(self._apart[user], self._apart[name], equal_nan=True):
-                made = [n for n in later if n[:3] == (user.cell, user.nth, "output")]
-                apart = [self._apart[n][rows].astype(np.float32) for n in made]
-                return bool(made) and all(bool((of <= limits).all()) for of in apart)
-        return False
 
 
 @lru_cache(maxsize=64)
@@ -348,14 +329,6 @@ def _furthest(relative: np.ndarray) -> np.ndarray:
     else:
         rows = np.arange(len(relative))
     return rows[np.argsort(-relative[rows], kind="stable")]
-
-
-def _usual(stages: Mapping[Name, Stage]) -> _Growths:
-    found = defaultdict(list)
-    for name, stage in stages.items():
-        if stage.entered > stage.allowed:
-            found[kind_of(name)].append((name, stage.growth))
-    return found
 
 
 def kind_of(name: Name) -> tuple[str, ...]:

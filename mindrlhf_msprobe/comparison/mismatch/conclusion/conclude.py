@@ -89,7 +89,17 @@ def first_parted(walk: Walk, weights: Sequence[Weight] = ()) -> Parted | None:
     if lasting and (other := other_weight(weights)).rounded is None:
         shown = stage_of(walk, other)
         lasting = [at for at in every if at.stage is shown] or lasting
-    return lasting[0] if lasting else _gradual(every)
+    if lasting:
+        return lasting[0]
+    # Further apart than the roundings of all cells before: only where the last value is, too, as
+    # what is apart before may have come together again.
+    outputs = [at for at in every if at.is_returned()]
+    beyond = [
+        at
+        for cells, at in enumerate(outputs)
+        if at.stage.apart > gradual_limit(at.stage, cells) and at.stage.lasting
+    ]
+    return beyond[0] if beyond and beyond[-1] is outputs[-1] else None
 
 
 def _rounded_weights_of(at: Parted) -> list[Weight]:
@@ -104,20 +114,6 @@ def _rounded_weights_of(at: Parted) -> list[Weight]:
         and _may_make(at.walk, weight, at.name)
         and at.stage.apart <= max(OF_ROUNDING * roundoff(weight.rounded), GROWTH * at.stage.entered)
     ]
-
-
-def _gradual(every: Sequence[Parted]) -> Parted | None:
-    """Return the first value that is further apart than the roundings of all cells before it.
-
-    Only where the last value is, too: what is apart before may have come together again.
-    """
-    outputs = [at for at in every if at.is_returned()]
-    beyond = [
-        at
-        for cells, at in enumerate(outputs)
-        if at.stage.apart > gradual_limit(at.stage, cells) and at.stage.lasting
-    ]
-    return beyond[0] if beyond and beyond[-1] is outputs[-1] else None
 
 
 def gradual_limit(stage: Stage, before: int) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
@@ -46,19 +44,15 @@ def _unlike(walk: Walk, rollout: Mode, training: Mode) -> list[str]:
 
 def _dropping(side: Side, mode: Mode) -> list[str]:
     """Return the cells of a side that leave out values, by their class, mode, and what they did."""
-    return [
-        cell
-        for cell, kind in side.cells.items()
-        if _DROPS in kind.lower() and mode_of(cell, _of(mode)) and _did_something(side, cell)
-    ]
+    found = []
+    for cell, kind in side.cells.items():
+        if _DROPS in kind.lower() and mode_of(cell, _of(mode)):
+            values = (v for n, v in side.values.items() if n.cell == cell and n.path == "0")
+            prints = [value.prints_in_order for value in values]
+            if None in prints or len({*prints}) != 1:  # else it returned what it was given
+                found.append(cell)
+    return found
 
 
 def _of(mode: Mode) -> tuple[bool, dict[str, bool]]:
     return bool(mode.training), {cell: bool(on) for cell, on in mode.others.items()}
-
-
-def _did_something(side: Side, cell: str) -> bool:
-    """Return whether a cell returned something else than it was given, or that is not known."""
-    values: Sequence = [v for n, v in side.values.items() if n.cell == cell and n.path == "0"]
-    prints = [value.prints_in_order for value in values]
-    return None in prints or len({*prints}) != 1

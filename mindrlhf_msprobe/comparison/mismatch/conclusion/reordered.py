@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 
@@ -85,20 +85,15 @@ def reordered(walk: Walk, parted: Name | None, *, contradicted: bool) -> Reorder
     if not len(rows) or not (contradicted or (len(born) and by_place)):
         return None
     index = _index(walk.training.tokens)
-    for name in _values(walk, None if contradicted else parted):
+    last = None if contradicted else parted
+    for name in islice((name for name in walk.stages if name not in walk.masks), _LOOKED_AT):
         found = _Content(walk, name, index, rows)
         if found.tells:
             is_why = found.moved and (contradicted or found.explains(born))
             return _moved(walk, found, contradicted=contradicted) if is_why else None
-    return None
-
-
-def _values(walk: Walk, last: Name | None) -> Iterator[Name]:
-    """Yield values in causal order, up to the last one."""
-    for name in islice((name for name in walk.stages if name not in walk.masks), _LOOKED_AT):
-        yield name
         if name == last:
-            return
+            return None
+    return None
 
 
 def _bound(walk: Walk, name: Name) -> float:
@@ -109,15 +104,6 @@ def _bound(walk: Walk, name: Name) -> float:
     cast = 2 * OF_ROUNDING * high if low < high else 0.0
     agreed = 0.0 if stage.born else 2 * stage.most
     return max(stage.allowed + GROWTH * stage.entered, agreed, cast)
-
-
-def _keys(walk: Walk, rows: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yield the position and the token of each row."""
-    tokens = walk.rollout.tokens
-    at = tokens.rows
-    for row in rows.tolist():
-        sequence, position = int(at.sequence[row]), int(at.position[row])
-        yield position, int(tokens.sequences[sequence][position])
 
 
 def _index(training: PhaseTokens) -> _Index:
@@ -150,7 +136,7 @@ class _Content:
         self.moved: dict[int, _Place] = {}
         bound = _bound(walk, name)
         mine, theirs = walk.sources(name)
-        tokens = walk.rollout.tokens
+        tokens, at = walk.rollout.tokens, walk.rollout.tokens.rows
         names = [prefix_names(tokens_of) for tokens_of in tokens.sequences]
         sketched = not (mine.has_elements and theirs.has_elements)
         held, others = _Held(mine, sketched), _Held(theirs, sketched)
@@ -158,14 +144,27 @@ class _Content:
             self.tells = _tells(others, index, bound)
             if not self.tells:
                 return
-            for row, key in zip(rows.tolist(), _keys(walk, rows)):
-                call = int(tokens.rows.call[row])
-                values = held.row(call, row - int(tokens.rows.starts[call]))
-                places = index.get(key, {})
+            for row in rows.tolist():
+                sequence, position = int(at.sequence[row]), int(at.position[row])
+                call = int(at.call[row])
+                values = held.row(call, row - int(at.starts[call]))
                 if values is None or not np.isfinite(values).all():
                     continue
-                own = int(names[int(tokens.rows.sequence[row])][key[0]])
-                self._look(row, values, own, places, others, bound)
+                places = index.get((position, int(tokens.sequences[sequence][position])), {})
+                near = [  # those of its token in the training that it is
+                    name
+                    for name, place in places.items()
+                    if (there := others.row(place.call, place.row)) is not None
+                    and there.shape == values.shape
+                    and _distance(values, there) <= bound
+                ]
+                own = int(names[sequence][position])
+                if own in near or len(near) > 1:
+                    continue
+                if near:
+                    self.moved[row] = places[near[0]]
+                elif own not in places:
+                    self.unlike.append(row)
         except (ArrayFileError, Unfit):
             self.tells = False
         finally:
@@ -175,31 +174,6 @@ class _Content:
     def explains(self, born: np.ndarray) -> bool:
         """Return whether most rows that are born apart are those of others."""
         return sum(row in self.moved for row in born.tolist()) >= _MOST * len(born)
-
-    def _look(
-        self,
-        row: int,
-        values: np.ndarray,
-        own: int,
-        places: Mapping[int, _Place],
-        others: _Held,
-        bound: float,
-    ) -> None:
-        """Find a row among those of its token in the training."""
-        known = {
-            name: theirs
-            for name, place in places.items()
-            if (theirs := others.row(place.call, place.row)) is not None
-            and theirs.shape == values.shape
-        }
-        far = {name: _distance(values, theirs) for name, theirs in known.items()}
-        near = [name for name, distance in far.items() if distance <= bound]
-        if own in near or len(near) > 1:
-            return
-        if near:
-            self.moved[row] = places[near[0]]
-        elif own not in places:
-            self.unlike.append(row)
 
 
 class _Held:

@@ -136,9 +136,17 @@ def columns_of(rollout: Source, training: Source) -> Columns | None:
     widths = mine.widths | theirs.widths
     if len(widths) > 1:
         return Columns.KEYS if mine.has_keys and theirs.has_keys else None
-    if all(side.form(n) for side in (mine, theirs) for n in side.calls) and _shown(mine, theirs):
-        return Columns.KEYS
-    if not (_are_heads(mine) or _are_heads(theirs)):
+    sides = mine, theirs
+    if all(side.form(n) for side in sides for n in side.calls):
+        try:  # values may be those of a mask, or of scores behind one
+            masks = [_is_mask(side) for side in sides]
+            if all(masks) or (not any(masks) and all(map(_is_causal, sides))):
+                return Columns.KEYS
+        except ArrayFileError:
+            pass
+    # [b, h, s, s], where s may be keys or the size of a head.
+    shapes = ((s.shape(n), s.side.tokens.calls[n].width) for s in sides for n in s.calls)
+    if not any(len(shape) == 4 and shape[-1] == shape[-2] == wide for shape, wide in shapes):
         return None
     (columns,) = widths
     # A sequence that has more tokens up to a call than there are columns.
@@ -148,22 +156,6 @@ def columns_of(rollout: Source, training: Source) -> Columns | None:
         for number in side.calls
     )
     return Columns.FEATURES if longer else Columns.EITHER
-
-
-def _are_heads(side: _Keyed) -> bool:
-    """Return whether any call has [b, h, s, s], where s may be keys or the size of a head."""
-    calls = side.side.tokens.calls
-    shapes = [(number, side.shape(number)) for number in side.calls]
-    return any(len(s) == 4 and s[-1] == s[-2] == calls[number].width for number, s in shapes)
-
-
-def _shown(mine: _Keyed, theirs: _Keyed) -> bool:
-    """Return whether the values of both sides are those of a mask, or of scores behind one."""
-    try:
-        masks = [_is_mask(side) for side in (mine, theirs)]
-        return all(masks) or (not any(masks) and all(map(_is_causal, (mine, theirs))))
-    except ArrayFileError:
-        return False
 
 
 def _is_mask(side: _Keyed) -> bool:
@@ -226,7 +218,12 @@ def align_keys(
             else:
                 of_both = rows[0].mask(lets_in[0]), rows[1].mask(lets_in[1])
                 found.append(_of_masks(*of_both, counts))
-                unsure |= _unsure(*of_both)
+                if any(mask.unsure for mask in of_both):
+                    unsure.add("packed_mask")
+                for one, another in (of_both, of_both[::-1]):
+                    # One leaves to something beside it what the other says itself.
+                    if bool((one.leaves_padding & ~another.sees_padding).any()):
+                        unsure.add("shared_mask")
     except ArrayFileError:
         raise Unfit(message("mismatch.keys_not_stored")) from None
     if not sum(map(len, tokens)):
@@ -412,18 +409,6 @@ class _Counts:
     def found(self) -> LetsIn:
         """Return all."""
         return LetsIn(**{kind: (a, b) for kind, (a, b) in self._rows.items()})
-
-
-def _unsure(mine: _Mask, theirs: _Mask) -> set[str]:
-    """Return why equal masks do not agree for sure, as messages say it.
-
-    One leaves to something beside it what the other says itself.
-    """
-    found = {"packed_mask"} if mine.unsure or theirs.unsure else set()
-    for one, other in ((mine, theirs), (theirs, mine)):
-        if bool((one.leaves_padding & ~other.sees_padding).any()):
-            found.add("shared_mask")
-    return found
 
 
 def _of_masks(mine: _Mask, theirs: _Mask, counts: _Counts) -> Distances:

@@ -81,7 +81,8 @@ def distances(
     at_a, at_b = rows if rows is not None else (np.arange(len(a)), np.arange(len(b)))
     count = len(at_a)
     found = Distances(np.empty(count), np.empty(count), np.empty(count, bool))
-    if _COMPILED is not None and _is_plain(a) and _is_plain(b):
+    plain = (x.dtype == np.float32 and x.flags.c_contiguous and x.flags.aligned for x in (a, b))
+    if _COMPILED is not None and all(plain):
         _measure_compiled(a, b, at_a, at_b, found)
         return found
     for block in blocks(count, a.shape[1] * 8):
@@ -137,11 +138,6 @@ def _load() -> Any:
 
 
 _COMPILED = _load()
-
-
-def _is_plain(array: np.ndarray) -> bool:
-    flags = array.flags
-    return array.dtype == np.float32 and flags.c_contiguous and flags.aligned
 
 
 def _measure_compiled(
@@ -402,7 +398,11 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
             rollout, training, matched, sketched=sketched
         ):
             columns = _check(mine.values, partner.values, columns)
-            found.append(_measured(mine, training, other, partner, rows))
+            if mine.prints is None or partner.prints is None:
+                found.append(distances(mine.values, partner.values, rows))
+            else:  # of sketches, relative to the norm that statistics know
+                values, prints = (mine.values, partner.values), (mine.prints, partner.prints)
+                found.append(sketch_distances(*values, *prints, training.typical(other), rows))
             tokens.append(starts[number] + mine.at[rows[0]])
             dtypes.add((rollout.dtype(number), training.dtype(other)))
     except ArrayFileError as error:
@@ -428,27 +428,13 @@ def row_pairs(
     theirs = {*training.calls}
     for number in rollout.calls:
         mine = rollout.rows(number, sketched=sketched)
-        for other, at, wanted in _partners(matched.partners[number], mine.at):
+        partner = matched.partners[number]
+        if len(mine.at) != len(partner.row):
+            partner = Partner(partner.call[mine.at], partner.row[mine.at])
+        for other, at, wanted in partner.by_call:
             if other in theirs:
                 rows = training.found(other, at, wanted)
                 yield number, mine, other, training.rows(other, sketched=sketched), rows
-
-
-def _measured(
-    mine: Rows, training: Source, number: int, theirs: Rows, rows: tuple[np.ndarray, np.ndarray]
-) -> Distances:
-    """Measure rows of two calls; of sketches, relative to the norm that statistics know."""
-    if mine.prints is None or theirs.prints is None:
-        return distances(mine.values, theirs.values, rows)
-    prints = mine.prints, theirs.prints
-    return sketch_distances(mine.values, theirs.values, *prints, training.typical(number), rows)
-
-
-def _partners(partner: Partner, rows: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:
-    """Return for each call of the training: its number, rows of mine, and its rows for them."""
-    if len(rows) == len(partner.row):
-        return partner.by_call
-    return Partner(partner.call[rows], partner.row[rows]).by_call
 
 
 def _check(x: np.ndarray, y: np.ndarray, columns: int) -> int:

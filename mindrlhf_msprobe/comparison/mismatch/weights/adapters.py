@@ -74,13 +74,25 @@ class Merging:
         stored = (self.whole, *self.parts.values(), *(others[name] for name in near))
         if any(record.location is None for record in stored):
             return Adapters(near, of_training)
+        held: list[tuple[_Pair, float]] = []
         try:
-            added = self._added()
-            found = [self._found(n, of, fitting[n], others) for n, of in added.items()]
+            own = _values(self.whole, turned=self.turned[0])
+            parts = {n: _values(part, turned=turned) for n, part in self.parts.items()}
+            if self.order is not None:
+                own = own[np.argsort(self.order)]
+            pieces = np.split(own, np.cumsum([len(part) for part in parts.values()])[:-1])
+            for (name, part), piece in zip(parts.items(), pieces):
+                added = piece - part
+                lowest = max(roundoff(r.leaf.dtype) for r in (self.whole, self.parts[name]))
+                rounding = max(_OF_MERGING * roundoff("float32"), _OF_A_CAST * lowest)
+                allowed = rounding * float(np.linalg.norm(part))
+                if (pair := _of_adapters(added, fitting[name], others, allowed)) is not None:
+                    held.append(pair)
+                elif not np.linalg.norm(added) <= allowed:
+                    return None  # it has more than its part, and that is something else
         except ArrayFileError:
             return Adapters(near, of_training)
-        held = [one for one in found if one]
-        if None in found or not held:
+        if not held:
             return None
         return Adapters(tuple(n for pair, _ in held for n in pair), of_training, held[0][1])
 
@@ -115,46 +127,23 @@ class Merging:
             pass
         return None
 
-    def _added(self) -> dict[str, np.ndarray]:
-        """Return what it has more than each of its parts, float64 [outputs, inputs].
 
-        Raises:
-            ArrayFileError: its elements, or theirs, cannot be read.
-        """
-        own = _values(self.whole, turned=self.turned[0])
-        parts = [_values(part, turned=self.turned[1]) for part in self.parts.values()]
-        if self.order is not None:
-            own = own[np.argsort(self.order)]
-        pieces = np.split(own, np.cumsum([len(part) for part in parts])[:-1])
-        return {n: of - part for n, of, part in zip(self.parts, pieces, parts)}
+def _of_adapters(
+    added: np.ndarray, pairs: Sequence[_Pair], others: Mapping[str, Record], allowed: float
+) -> tuple[_Pair, float] | None:
+    """Return the adapters whose product was added to a weight, and times what; None if none was.
 
-    def _found(
-        self,
-        name: str,
-        added: np.ndarray,
-        pairs: Sequence[_Pair],
-        others: Mapping[str, Record],
-    ) -> tuple[_Pair, float] | tuple[()] | None:
-        """Return the adapters that a part has more, and their factor.
-
-        Returns:
-            () where it has nothing more; None where it is something else.
-
-        Raises:
-            ArrayFileError: they cannot be read.
-        """
-        part = self.parts[name]
-        lowest = max(map(roundoff, (self.whole.leaf.dtype, part.leaf.dtype)))
-        rounding = max(_OF_MERGING * roundoff("float32"), _OF_A_CAST * lowest)
-        allowed = rounding * np.linalg.norm(_values(part))
-        for pair in pairs if added.any() else ():
-            x, y = (_values(others[of]) for of in pair)
-            for both in _products(x, y, added.shape):
-                squared = np.vdot(both, both)
-                factor = float(np.vdot(both, added) / squared) if squared else 0.0
-                if np.linalg.norm(added - factor * both) <= allowed:
-                    return pair, factor
-        return () if np.linalg.norm(added) <= allowed else None
+    Raises:
+        ArrayFileError: they cannot be read.
+    """
+    for pair in pairs if added.any() else ():
+        x, y = (_values(others[of]) for of in pair)
+        for both in _products(x, y, added.shape):
+            squared = np.vdot(both, both)
+            factor = float(np.vdot(both, added) / squared) if squared else 0.0
+            if np.linalg.norm(added - factor * both) <= allowed:
+                return pair, factor
+    return None
 
 
 def shape_of(record: Record, *, turned: bool = False) -> _Shape:
@@ -182,16 +171,16 @@ def _fitting(name: str, shape: _Shape, others: Mapping[str, Record]) -> Iterator
     near = {
         other: own
         for other, record in others.items()
-        if len(own := record.leaf.shape or ()) == 2 and _is_near(cell, cell_of_parameter(other))
+        if len(own := record.leaf.shape or ()) == 2
+        and (
+            (near_cell := cell_of_parameter(other)) == cell
+            or is_around(cell, near_cell)
+            or around(cell)[:1] == around(near_cell)[:1]
+        )
     }
     for pair in permutations(near, 2):
         if len(shape) == 2 and [*_oriented(near[pair[0]], near[pair[1]], shape)]:
             yield pair
-
-
-def _is_near(cell: str, other: str) -> bool:
-    beside = around(cell)[:1] == around(other)[:1]
-    return cell == other or is_around(cell, other) or beside
 
 
 def _oriented(x: _Shape, y: _Shape, shape: _Shape) -> Iterator[tuple[bool, bool]]:

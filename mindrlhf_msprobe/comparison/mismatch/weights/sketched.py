@@ -72,7 +72,13 @@ def fused_vector_distance(a: Record, parts: Sequence[Record], order: np.ndarray)
     if any((part.leaf.shape or (1,))[0] % COLUMNS for part in parts):
         return None
     at = sums_in_order(order)
-    mine, *others = (_vector_sums(record) for record in (a, *parts))
+    sums = []  # of each one axis, float64 [blocks]
+    for record in (a, *parts):
+        sketch = sketch_of(record.array()) if record.leaf.sketch is None else record.sketch()
+        if not sketch.block:
+            raise ArrayFileError.saying("unread.no_sketch")
+        sums.append(sketch.sums[0].astype(np.float64))
+    mine, *others = sums
     theirs = np.concatenate(others)
     if at is None or len(at) != len(mine) or int(at.max(initial=0)) >= len(theirs):
         return None
@@ -118,14 +124,6 @@ def _extremes(a: Record, parts: Sequence[Record]) -> tuple[np.ndarray, np.ndarra
         return None
     others = [max(x for x, _ in bounds[1:]), min(x for _, x in bounds[1:])]
     return np.array(bounds[0], np.float32), np.array(others, np.float32)
-
-
-def _vector_sums(record: Record) -> np.ndarray:
-    """Return the sums of a tensor of one axis, float64 [blocks]."""
-    sketch = sketch_of(record.array()) if record.leaf.sketch is None else record.sketch()
-    if not sketch.block:
-        raise ArrayFileError.saying("unread.no_sketch")
-    return sketch.sums[0].astype(np.float64)
 
 
 def _block_sums(record: Record) -> np.ndarray | None:

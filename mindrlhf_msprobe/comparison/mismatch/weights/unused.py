@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.pairing.fused import by_rule
@@ -35,7 +33,7 @@ def _unused_fused(rule: FusedRule, rollout: Side, training: Side) -> Message | N
     if not meant:
         return _no_cell(source, rollout)
     own, theirs = _matrices(rollout), _matrices(training)
-    if any(_fits(cell, rule, own, theirs) for cell in meant):
+    if any(cell in own and by_rule(cell, own[cell], (rule,), theirs) is not None for cell in meant):
         return None
     cell, parts = next(iter(meant.items()))
     for part in parts:
@@ -46,19 +44,9 @@ def _unused_fused(rule: FusedRule, rollout: Side, training: Side) -> Message | N
     for part in parts:
         if part not in theirs:
             return _no_part(source, "weight of", part, training)
-    shapes = [f"{part} {theirs[part]}" for part in parts]
-    return message(
-        "mismatch.mapping_shapes", source=source, cell=cell, shape=own[cell], parts=shapes
-    )
-
-
-def _fits(
-    cell: str, rule: FusedRule, own: Mapping[str, list[int]], theirs: Mapping[str, list[int]]
-) -> bool:
-    """Return whether a cell's weight may be made of those of its parts as a line says."""
-    shapes = {name: (shape[0], shape[1]) for name, shape in theirs.items()}
-    shape = own.get(cell)
-    return shape is not None and by_rule(cell, (shape[0], shape[1]), (rule,), shapes) is not None
+    shapes = [f"{part} {[*theirs[part]]}" for part in parts]
+    said = {"source": source, "cell": cell, "shape": [*own[cell]], "parts": shapes}
+    return message("mismatch.mapping_shapes", **said)
 
 
 def _no_cell(source: str, rollout: Side) -> Message:
@@ -73,10 +61,11 @@ def _no_part(source: str, what: str, part: str, training: Side) -> Message:
     return message("mismatch.mapping_no_part", source=source, what=what, part=part, hint=hint)
 
 
-def _matrices(side: Side) -> dict[str, list[int]]:
+def _matrices(side: Side) -> dict[str, tuple[int, int]]:
     """Return the shape of the first matrix of weights of each cell that has one."""
-    found: dict[str, list[int]] = {}
+    found: dict[str, tuple[int, int]] = {}
     for name, record in side.parameters.items():
-        if len(shape := [*(record.leaf.shape or ())]) == 2:
-            found.setdefault(cell_of_parameter(name), shape)
+        shape = record.leaf.shape or ()
+        if len(shape) == 2:
+            found.setdefault(cell_of_parameter(name), (shape[0], shape[1]))
     return found

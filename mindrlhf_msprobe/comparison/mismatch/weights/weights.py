@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Distances, distances
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import distances
 from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters
 from mindrlhf_msprobe.comparison.mismatch.weights.adapters import (
     Adapters,
@@ -27,7 +27,7 @@ from mindrlhf_msprobe.comparison.mismatch.weights.sketched import (
     turned_alike,
     turned_distance,
 )
-from mindrlhf_msprobe.comparison.pairing.frameworks.records import SAME_PARAMETERS
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
 from mindrlhf_msprobe.comparison.pairing.fused import Fused, find_fused, find_reordered, parts_of
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names
@@ -290,8 +290,8 @@ def _with_names_of(
     found = {}
     for name, record in rollout.items():
         cell, _, own = name.rpartition(".")
-        alike = next((each for each in SAME_PARAMETERS if own in each), ())
-        known = [o for n in alike if (o := f"{cell}.{n}".lstrip(".")) in training]
+        names = (f"{cell}.{alike}".lstrip(".") for alike in alike_parameters(own))
+        known = [other for other in names if other in training]
         found[known[0] if name not in training and len(known) == 1 else name] = record
     return found
 
@@ -301,19 +301,71 @@ def _same_shape(a: Mapping[str, Record], b: Mapping[str, Record], name: str) -> 
     return shapes[0] == shapes[1] or shapes[0] == (shapes[1] or ())[::-1]
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """A weight as rows: those of one record, or of several, one behind the other.
+
+    Attributes:
+        order: which of them each row is; None: as they are.
+        turned: whether columns of a matrix are its rows.
+    """
+
+    records: tuple[Record, ...]
+    order: np.ndarray | None = None
+    turned: bool = False
+
+    @property
+    def dtype(self) -> str | None:
+        """That of the first record."""
+        return self.records[0].leaf.dtype
+
+    @property
+    def are_stored(self) -> bool:
+        """Whether elements were stored, and not sketches or statistics alone."""
+        return all(record.location is not None for record in self.records)
+
+    def read(self, *, sketched: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows, or their sketches; and the fingerprints of these.
+
+        Raises:
+            ArrayFileError: they were not stored, or are fewer than the order has.
+        """
+        found = []
+        for record in self.records:
+            if sketched:
+                sketch = record.sketch()
+                if not sketch.block:
+                    raise ArrayFileError.saying("unread.no_sketch")
+                found.append((sketch.sums, sketch.fingerprints))
+                continue
+            values = np.asarray(record.array())
+            rows = values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1)
+            rows = rows.T if self.turned else rows
+            found.append((rows, np.zeros(len(rows))))
+        if self.order is None and len(found) == 1:
+            return found[0]
+        rows, prints = (np.concatenate(each) for each in zip(*found))
+        if self.order is None:
+            return rows, prints
+        if int(self.order.max(initial=0)) >= len(rows):
+            raise ArrayFileError.saying("unread.no_sketch")
+        return rows[self.order], prints[self.order]
+
+
 def _plain(name: str, a: Record, b: Record) -> WeightPair:
     dtypes = (str(a.leaf.dtype), str(b.leaf.dtype))
     prints = a.leaf.fingerprint, b.leaf.fingerprint
     comparable = None not in prints and dtypes[0] == dtypes[1]
     if comparable and prints[0] == prints[1]:
         return WeightPair(name, (name,), True, 0.0, dtypes)
-    measured = _measured(a, (b,), None)
+    mine, theirs = _Rows((a,)), _Rows((b,))
+    measured = _measured(mine, theirs)
     if (measured is None or not measured[0]) and len(a.leaf.shape or ()) == 2:
-        both = measured, _measured(a, (b,), None, (True, False))
+        both = measured, _measured(replace(mine, turned=True), theirs)
         measured = min(filter(None, both), key=lambda m: (not m[0], m[1]), default=None)
     if measured is None:
-        alike = comparable and _algorithm(prints[0]) == _algorithm(prints[1])
-        alike &= a.leaf.shape == b.leaf.shape
+        algorithms = {(of or "").partition(":")[0] for of in prints}
+        alike = comparable and len(algorithms) == 1 and a.leaf.shape == b.leaf.shape
         return WeightPair(name, (name,), False if alike else None, None, dtypes)
     return WeightPair(name, (name,), *measured[:2], dtypes, measured[2])
 
@@ -334,13 +386,12 @@ def _split(
         for cell, part, start, end in zip(of.parts, parts, starts, starts[1:]):
             rows = np.flatnonzero((of.order >= start) & (of.order < end))
             rows = rows[np.argsort(of.order[rows])]
-            turned = of.parts_transposed, of.transposed
-            turned = turned if len(part.leaf.shape or ()) == 2 else (False, False)
-            measured = _measured(part, (record,), rows, turned)
-            equal, relative, low = measured or (None, None, None)
-            dtypes = (str(part.leaf.dtype), str(record.leaf.dtype))
+            matrix = len(part.leaf.shape or ()) == 2  # a bias is what it is
             own = f"{cell}.{name.rpartition('.')[2]}"
-            found.append(WeightPair(own, (name,), equal, relative, dtypes, low))
+            mine = _Rows((part,), turned=matrix and of.parts_transposed)
+            found.append(
+                _judged(own, (name,), mine, _Rows((record,), rows, matrix and of.transposed))
+            )
     return found
 
 
@@ -351,145 +402,58 @@ def _fused_pair(
     parts = parts_of(fused, name, training)
     if parts is None:
         return WeightPair(name, names, None)
-    dtypes = (str(record.leaf.dtype), str(parts[0].leaf.dtype))
-    turned = fused.transposed, fused.parts_transposed
-    if len(record.leaf.shape or ()) != 2:  # a bias is what it is
-        turned = False, False
-    measured = _measured(record, parts, fused.order, turned)
-    if measured is None:
-        unlike = extremes_differ(record, parts)
-        return WeightPair(name, names, False if unlike else None, None, dtypes)
-    equal, relative, rounded = measured
-    return WeightPair(name, names, equal, relative, dtypes, rounded)
+    matrix = len(record.leaf.shape or ()) == 2
+    mine = _Rows((record,), turned=matrix and fused.transposed)
+    theirs = _Rows(parts, fused.order, matrix and fused.parts_transposed)
+    pair = _judged(name, names, mine, theirs)
+    unlike = pair.equal is None and extremes_differ(record, parts)
+    return replace(pair, equal=False) if unlike else pair
 
 
-def _measured(
-    a: Record,
-    parts: tuple[Record, ...],
-    order: np.ndarray | None,
-    transposed: tuple[bool, bool] = (False, False),
-) -> tuple[bool, float, str | None] | None:
-    """Return whether a parameter is equal to others, row by row, and their relative distance.
+def _judged(name: str, names: tuple[str, ...], mine: _Rows, theirs: _Rows) -> WeightPair:
+    equal, relative, low = _measured(mine, theirs) or (None, None, None)
+    return WeightPair(name, names, equal, relative, (str(mine.dtype), str(theirs.dtype)), low)
 
-    Args:
-        transposed: whether columns of the parameter are its rows; and those of the others theirs.
+
+def _measured(mine: _Rows, theirs: _Rows) -> tuple[bool, float, str | None] | None:
+    """Return whether weights are equal, row by row, and their relative distance.
+
+    Of two dtypes they are where both are equal when rounded to the lower one.
 
     Returns:
-        Also the lower dtype that the others are rounded to, if that is why they differ. None where
-        neither elements nor sketches were stored, or they have other rows.
+        Also the lower dtype that the second one is rounded to, if that is why they differ. None
+        where neither elements nor sketches were stored, or they have other rows.
     """
-    whole = all(record.location is not None for record in (a, *parts))
-    if any(transposed) and not whole:
-        return _turned(a, parts[0]) if order is None else None
-    if order is not None and not whole and len(a.leaf.shape or ()) == 1:
-        return _fused_vector(a, parts, order)
+    low = max(mine.dtype, theirs.dtype, key=roundoff)
+    rounds = roundoff(mine.dtype) != roundoff(theirs.dtype)
+    sketched = not (mine.are_stored and theirs.are_stored)
+    first, others = mine.records[0], theirs.records
+    relative: float | None = None
     try:
-        mine = _rows(a, whole, transposed=transposed[0])
-        theirs = _rows_of_all(parts, order, whole, transposed=transposed[1])
+        if sketched and (mine.turned or theirs.turned):
+            if theirs.order is None:
+                relative = turned_distance(first, others[0])
+            same = relative is not None and turned_alike(relative)
+        elif sketched and theirs.order is not None and len(first.leaf.shape or ()) == 1:
+            relative = fused_vector_distance(first, others, theirs.order)
+            same = relative == 0
+        else:
+            (own, prints), (rows, of_others) = (x.read(sketched=sketched) for x in (mine, theirs))
+            if own.shape != rows.shape:
+                return None
+            found = distances(own, rows)
+            norm, apart = float(found.norms.sum()), float(found.squared.sum())
+            relative = math.sqrt(apart / norm) if norm else (0.0 if apart == 0 else math.inf)
+            if not sketched:
+                lower = rounded(own, low), rounded(rows, low)
+                same = np.array_equal(*lower, equal_nan=True) if rounds else not found.unequal.any()
+                return same, relative, None if same else rounded_to(own, rows)
+            same = not rounds and np.array_equal(prints, of_others)
     except ArrayFileError:
         return None
-    if theirs is None or mine[0].shape != theirs[0].shape:
-        return None
-    own, (rows, prints) = mine[0], theirs
-    found = distances(own, rows)
-    norm, apart = float(found.norms.sum()), float(found.squared.sum())
-    relative = math.sqrt(apart / norm) if norm else (0.0 if apart == 0 else math.inf)
-    dtypes = a.leaf.dtype, parts[0].leaf.dtype
-    if whole:
-        same = _are_equal(own, rows, found, dtypes)
-    elif roundoff(dtypes[0]) == roundoff(dtypes[1]):
-        same = bool(np.array_equal(mine[1], prints))
-    elif relative <= max(map(roundoff, dtypes)):
+    if relative is None or (rounds and relative <= roundoff(low)):
         return None  # sums do not tell rounding from a small difference
-    else:
-        same = False
-    if same:
-        return same, relative, None
-    low_dtype = rounded_to(own, rows) if whole else rounded_by_extremes(a, parts, relative)
-    return same, relative, low_dtype
-
-
-def _are_equal(
-    mine: np.ndarray, theirs: np.ndarray, found: Distances, dtypes: tuple[str | None, str | None]
-) -> bool:
-    """Return whether values are equal, of two dtypes when both are rounded to the lower one."""
-    if roundoff(dtypes[0]) == roundoff(dtypes[1]):
-        return not found.unequal.any()
-    low = max(dtypes, key=roundoff)
-    return np.array_equal(rounded(mine, low), rounded(theirs, low), equal_nan=True)
-
-
-def _turned(a: Record, b: Record) -> tuple[bool, float, str | None] | None:
-    """Return what `_measured` does of a matrix and a transposed one, by their sketches."""
-    try:
-        relative = turned_distance(a, b)
-    except ArrayFileError:
-        return None
-    low = max(a.leaf.dtype, b.leaf.dtype, key=roundoff)
-    if relative is None or (a.leaf.dtype != b.leaf.dtype and relative <= roundoff(low)):
-        return None  # sums do not tell rounding from a small difference
-    if turned_alike(relative):
-        return True, relative, None
-    return False, relative, rounded_by_extremes(a, (b,), relative)
-
-
-def _fused_vector(
-    a: Record, parts: Sequence[Record], order: np.ndarray
-) -> tuple[bool, float, str | None] | None:
-    """Return what `_measured` does of a bias and those it is made of, by their sketches."""
-    try:
-        relative = fused_vector_distance(a, parts, order)
-    except ArrayFileError:
-        return None
-    low = max(a.leaf.dtype, parts[0].leaf.dtype, key=roundoff)
-    if relative is None or (a.leaf.dtype != parts[0].leaf.dtype and relative <= roundoff(low)):
-        return None  # sums do not tell rounding from a small difference
-    same = relative == 0
-    return same, relative, None if same else rounded_by_extremes(a, parts, relative)
-
-
-def _rows_of_all(
-    parts: tuple[Record, ...], order: np.ndarray | None, whole: bool, *, transposed: bool
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return what `_rows` does of several parameters, in an order; None if that has more rows.
-
-    Raises:
-        ArrayFileError: they were not stored.
-    """
-    each = [_rows(part, whole, transposed=transposed) for part in parts]
-    rows = np.concatenate([values for values, _ in each])
-    prints = np.concatenate([found for _, found in each])
-    if order is None:
-        return rows, prints
-    if int(order.max(initial=0)) >= len(rows):
-        return None
-    return rows[order], prints[order]
-
-
-def _rows(
-    record: Record, whole: bool, *, transposed: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of a parameter, or their sketches; and the fingerprints of these.
-
-    Args:
-        transposed: take its columns instead.
-
-    Raises:
-        ArrayFileError: they were not stored.
-    """
-    if whole:
-        values = np.asarray(record.array())
-        rows = values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1)
-        rows = rows.T if transposed else rows
-        return rows, np.zeros(len(rows))
-    sketch = record.sketch()
-    if not sketch.block:
-        raise ArrayFileError.saying("unread.no_sketch")
-    return sketch.sums, sketch.fingerprints
-
-
-def _algorithm(fingerprint: str | None) -> str:
-    return (fingerprint or "").partition(":")[0]
+    return same, relative, None if same else rounded_by_extremes(first, others, relative)
 
 
 def unlike_weights(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) -> list[Weight]:

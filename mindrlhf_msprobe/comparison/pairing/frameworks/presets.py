@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 
 _LAYERS = re.compile(r"(?:(.*)\.)?layers\.[0-9]+")
@@ -63,6 +64,17 @@ def preset_names(rollout: Iterable[str], training: Iterable[str]) -> tuple[NameR
     return tuple(_rules(*cells, before[0], before[1]))
 
 
+def said_of_preset(
+    code: str, preset: Sequence[NameRule], rules: Sequence[NameRule], cells: Collection[str]
+) -> Iterator[Message]:
+    """Say which rules of a preset name cells of A that the caller's rules do not name."""
+    left = {cell for cell in cells if all(rule.rename(cell) is None for rule in rules)}
+    used = [rule for rule in preset if any(rule.rename(cell) is not None for cell in left)]
+    if used:
+        shown = [f"{rule.source} → {rule.target}" for rule in used[:2]]
+        yield message(code, count=len(used), rules=", ".join(shown))
+
+
 def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[NameRule]:
     """Yield the rules, those of what is inside others first.
 
@@ -84,20 +96,13 @@ def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[Na
             for cells in (rollout, training)
         )
         if len(mine) == len(theirs) == 1 and mine != theirs:
-            name = _in_one_wrapper(theirs[0], a, b)
+            name = theirs[0]  # as it is called inside what wraps the rollout's network, if any does
+            if a.endswith(b):
+                name = a[: len(a) - len(b)] + name
+            elif b.endswith(a):
+                name = name.removeprefix(b[: len(b) - len(a)])
             if name != mine[0]:
                 yield NameRule(re.escape(mine[0]), name)
-
-
-def _in_one_wrapper(cell: str, a: str, b: str) -> str:
-    """Return a cell of the training network as it is called inside what wraps the rollout's.
-
-    Args:
-        a, b: what stands before the layers of each; neither ends with the other: nothing wraps it.
-    """
-    if a.endswith(b):
-        return a[: len(a) - len(b)] + cell
-    return cell.removeprefix(b[: len(b) - len(a)]) if b.endswith(a) else cell
 
 
 def _before_layers(cells: set[str]) -> str | None:

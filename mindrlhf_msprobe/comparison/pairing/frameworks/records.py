@@ -7,7 +7,7 @@ paired by their order, as far as shapes fit. Parameters are paired by their name
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,67 +15,20 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
-from mindrlhf_msprobe.comparison.pairing.composed import Composed, OfRecord, composed, together
-from mindrlhf_msprobe.storage.arrays.expression import (
-    Expression,
-    Permuted,
-    Reordered,
-    Reshaped,
-    concatenated,
+from mindrlhf_msprobe.comparison.pairing.composed import (
+    Composed,
+    composed,
+    reshaped,
+    transposed,
 )
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.operators import is_operator, parse_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
 
-def reshaped(record: Record, shape: tuple[int, ...]) -> Record:
-    """Return a record with the same elements, in the same order, in another shape."""
-    if record.leaf.shape == shape:
-        return record
-    made_of = Reshaped(OfRecord(record), shape)
-    return composed(record, leaf=replace(record.leaf, shape=shape), expression=made_of)
-
-
 def beside_of(record: Record) -> float:
     """Return the largest element of what a record stands beside; 0 where that is unknown."""
     return record.beside if isinstance(record, Composed) else 0.0
-
-
-def transposed(record: Record) -> Record:
-    """Return a matrix with rows for columns."""
-    made_of = Permuted(OfRecord(record), (1, 0))
-    leaf = replace(record.leaf, shape=made_of.shape, fingerprint=None, md5=None)
-    return composed(record, leaf=leaf, expression=made_of)
-
-
-def joined(
-    records: Sequence[Record],
-    name: str,
-    *,
-    axis: int = 0,
-    order: Sequence[int] | None = None,
-    turned: bool = False,
-    turned_back: bool = False,
-) -> Record:
-    """Return several records as one, by the name that it is to have.
-
-    Args:
-        axis: along which they stand one behind the other, after they were `turned`.
-        order: the place, along `axis`, of each row in the records; None: as they are.
-        turned: the records are transposed before.
-        turned_back: the result is transposed.
-    """
-    parts: list[Expression] = [OfRecord(record) for record in records]
-    parts = [Permuted(part, (1, 0)) for part in parts] if turned else parts
-    axis %= max(len(parts[0].shape), 1)
-    made_of = concatenated(parts, axis)
-    if order is not None:
-        made_of = Reordered(made_of, order, axis)
-    made_of = Permuted(made_of, (1, 0)) if turned_back else made_of
-    leaf = together([record.leaf for record in records], made_of.shape)
-    stored = all(record.location is not None for record in records)
-    location = records[0].location if stored else None
-    return composed(records[0], name=name, leaf=leaf, location=location, expression=made_of)
 
 
 #: What one parameter of a cell is called in one class or another.
@@ -85,6 +38,13 @@ SAME_PARAMETERS = (
     ("running_mean", "moving_mean"),
     ("running_var", "moving_variance"),
 )
+
+
+def alike_parameters(name: str) -> tuple[str, ...]:
+    """Return all that a parameter of this name in its cell may be called; nothing if only that."""
+    return next((names for names in SAME_PARAMETERS if name in names), ())
+
+
 #: Parameters on MindSpore that are buffers on PyTorch, of which dumps hold nothing.
 _BUFFERS = ("moving_mean", "moving_variance", "running_mean", "running_var")
 _WEIGHTS = ("parameters", PARAMETERS_GRAD)
@@ -103,20 +63,6 @@ _ONE_STEP = frozenset(
 
 #: Records by what they are of, and their place in it.
 Records = dict[tuple[str, str], Record]
-
-
-@dataclass(frozen=True)
-class Together:
-    """The records of one cell in both runs, under the names of A's.
-
-    Attributes:
-        a, b: what is compared; one that the other lacks has no partner.
-        gaps: place → why the record that one side has there is not compared.
-    """
-
-    a: Records
-    b: Records
-    gaps: Mapping[tuple[str, str], Message]
 
 
 @dataclass(frozen=True)
@@ -153,11 +99,17 @@ def is_across(a: Record, b: Record) -> bool:
     return both and a.leaf.type.startswith("torch.") != b.leaf.type.startswith("torch.")
 
 
-def bring_together(entry: Entry, a: Records, b: Records) -> Together:
-    """Pair the records of one cell or operator.
+def bring_together(
+    entry: Entry, a: Records, b: Records
+) -> tuple[Records, Records, Mapping[tuple[str, str], Message]]:
+    """Pair the records of one cell or operator in both runs, under the names of A's.
 
     What a hook on PyTorch says of the gradient of an operator's inputs is that of the last step
     inside the operator: it is compared where there is one step, argument by argument.
+
+    Returns:
+        What is compared of A and of B; one that the other lacks has no partner. And by place, why
+        the record that one side has there is not compared.
     """
     inside = entry.direction == "backward" and is_operator(entry.name)
     found: tuple[Records, Records] = ({}, {})
@@ -174,28 +126,19 @@ def bring_together(entry: Entry, a: Records, b: Records) -> Together:
         else:
             pairs = _values(mine, theirs)
             gaps |= dict.fromkeys(pairs, message("coverage.other_framework_gradient"))
-        paired = _paired(io, mine, theirs, pairs)
-        for side in range(2):
-            found[side].update(paired[side])
+        leaves = [record.leaf for record in (*mine.values(), *theirs.values())]
+        known = (value for leaf in leaves for value in (leaf.max, leaf.min))
+        largest = max((abs(value) for value in known if is_finite(value)), default=0.0)
+        for place, partner in pairs.items():  # each under its place in A, and in A's form
+            both = _alike(io, mine[place], theirs[partner])
+            if io == PARAMETERS_GRAD:
+                both = composed(both[0], beside=largest), composed(both[1], beside=largest)
+            found[0][place], found[1][place] = both
         for side, own, record, why in _without_partner(mine, theirs, pairs):
             found[side][own] = record
             if why is not None:
                 gaps[own] = why
-    return Together(*found, gaps)
-
-
-def _paired(
-    io: str, a: Records, b: Records, pairs: Mapping[tuple[str, str], tuple[str, str]]
-) -> tuple[Records, Records]:
-    """Return the records of pairs, each under its place in A and in A's form."""
-    found: tuple[Records, Records] = ({}, {})
-    largest = _largest([*a.values(), *b.values()])
-    for place, other in pairs.items():
-        both = _alike(io, a[place], b[other])
-        if io == PARAMETERS_GRAD:
-            both = composed(both[0], beside=largest), composed(both[1], beside=largest)
-        found[0][place], found[1][place] = both
-    return found
+    return (*found, gaps)
 
 
 def _without_partner(
@@ -211,20 +154,12 @@ def _without_partner(
             while own in used:
                 own = (own[0], f"{own[1]} ")
             used.add(own)
-            yield side, own, record, _why_alone(*place)
-
-
-def _why_alone(io: str, path: str) -> Message | None:
-    """Return why a record without partner is not compared; None where it ought to have one."""
-    if io not in _WEIGHTS:
-        return message("coverage.other_framework_value")
-    return message("coverage.other_framework_buffer") if path in _BUFFERS else None
-
-
-def _largest(records: Iterable[Record]) -> float:
-    leaves = [record.leaf for record in records]
-    known = (value for leaf in leaves for value in (leaf.max, leaf.min))
-    return max((abs(value) for value in known if is_finite(value)), default=0.0)
+            why = None  # it ought to have one
+            if place[0] not in _WEIGHTS:
+                why = message("coverage.other_framework_value")
+            elif place[1] in _BUFFERS:
+                why = message("coverage.other_framework_buffer")
+            yield side, own, record, why
 
 
 def _parameters(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]:
@@ -235,8 +170,7 @@ def _parameters(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]
             continue
         io, path = place
         own, dot, rest = path.partition(".")
-        alike = next((names for names in SAME_PARAMETERS if own in names), ())
-        others = [(io, f"{name}{dot}{rest}") for name in alike]
+        others = [(io, f"{name}{dot}{rest}") for name in alike_parameters(own)]
         other = next((o for o in others if o in b and o not in pairs.values()), None)
         if other is not None:
             pairs[place] = other
@@ -248,9 +182,16 @@ def _arguments(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]
 
     None where it is not known that PyTorch's are those of the arguments.
     """
-    if not _are_of_one_step(record for record in (*a.values(), *b.values()) if _is_torch(record)):
-        return None
-    pairs = _argument_by_argument(a, b)
+    of_torch = [r for r in (*a.values(), *b.values()) if r.leaf.type.startswith("torch.")]
+    entries = (r.name.removesuffix(f".{r.io}.{r.path}") for r in of_torch if r.leaf.is_tensor)
+    operators = [parse_operator(name) for name in entries]
+    if not operators or not all(of and of.name in _ONE_STEP for of in operators):
+        return None  # PyTorch does it in several steps
+    pairs = {}
+    if {*a} <= {*b} or {*b} <= {*a}:
+        pairs = {place: place for place in a if place in b}
+    elif len(a) == len(b):
+        pairs = dict(zip(a, b))
     tensors = {
         one: other
         for one, other in pairs.items()
@@ -263,30 +204,12 @@ def _arguments(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]
     return tensors if tensors and all(alike) else None
 
 
-def _are_of_one_step(records: Iterable[Record]) -> bool:
-    """Return whether PyTorch does the operator of these records, if there are any, in one step."""
-    names = [parse_operator(_entry_of(record)) for record in records]
-    return bool(names) and all(name and name.name in _ONE_STEP for name in names)
-
-
-def _argument_by_argument(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return place in A → place in B by place, else by order; nothing where counts do not fit."""
-    if {*a} <= {*b} or {*b} <= {*a}:
-        return {place: place for place in a if place in b}
-    return dict(zip(a, b)) if len(a) == len(b) else {}
-
-
-def _entry_of(record: Record) -> str:
-    return record.name.removesuffix(f".{record.io}.{record.path}")
-
-
-def _is_torch(record: Record) -> bool:
-    return record.leaf.is_tensor and record.leaf.type.startswith("torch.")
-
-
 def _values(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]:
     """Return place in A → place in B of inputs, or of outputs."""
-    mine, theirs = ([p for p, r in side.items() if _counts(p, r)] for side in (a, b))
+    mine, theirs = (
+        [p for p, r in side.items() if r.leaf.is_tensor and made_in_forms(r) is None]
+        for side in (a, b)
+    )
     pairs = {}
     left = list(theirs)
     for place in mine:
@@ -310,10 +233,6 @@ def made_in_forms(record: Record) -> str | None:
     """Return whether a tensor is a mask or has positions; None if it means the same in any form."""
     called = f"{record.path}.{record.argument}".lower()
     return next((k for k in _OF_MANY_FORMS if record.leaf.is_tensor and k in called), None)
-
-
-def _counts(place: tuple[str, str], record: Record) -> bool:
-    return record.leaf.is_tensor and made_in_forms(record) is None
 
 
 def _in_one_form(kind: str, a: Record, b: Record) -> bool:
@@ -358,14 +277,9 @@ def _alike(io: str, a: Record, b: Record) -> tuple[Record, Record]:
                 b = transposed(b)
         elif math.prod(shapes[0]) == math.prod(shapes[1]):
             b = reshaped(b, shapes[0])
-    return _same_statistics(a), replace(_same_statistics(b), io=a.io, path=a.path)
-
-
-def _same_statistics(record: Record) -> Record:
-    """Return a record of integers without mean and norm.
-
-    Of dumps of PyTorch, newer ones have none, and older ones have them as float32.
-    """
-    if not record.leaf.is_discrete:
-        return record
-    return replace(record, leaf=replace(record.leaf, mean=None, norm=None))
+    # Of integers, newer dumps of PyTorch have no mean and norm, older ones have them as float32.
+    a, b = (
+        replace(r, leaf=replace(r.leaf, mean=None, norm=None)) if r.leaf.is_discrete else r
+        for r in (a, b)
+    )
+    return a, replace(b, io=a.io, path=a.path)

@@ -7,29 +7,29 @@ are put in the order of the other framework.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.pairing.composed import composed
-from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
+from mindrlhf_msprobe.comparison.pairing.composed import composed, joined, transposed
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names, said_of_preset
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
-    SAME_PARAMETERS,
     Across,
-    joined,
+    alike_parameters,
     of_pytorch,
-    transposed,
 )
 from mindrlhf_msprobe.comparison.pairing.fused import (
     PRESETS,
     Fused,
+    as_most,
     find_fused,
     find_reordered,
     row_keys,
 )
+from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names, of_any_layer
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
@@ -45,30 +45,15 @@ from mindrlhf_msprobe.storage.records import (
     network_name,
 )
 
+_WEIGHTS = ("parameters", PARAMETERS_GRAD)
 _ACTIVATION = "activation"
 #: What activations beside a gate are called, where the other network has them inside of it.
 _ACTIVATIONS = ("act_fn", "activation_func")
 
 
-@dataclass(frozen=True)
-class Translated:
-    """Both sides of a step, under names that `rules` bring together.
-
-    Attributes:
-        rules: how cells of A are called in B: the caller's, then a preset's.
-        notes: what was brought together, and how.
-        across: what only one framework has; None where both runs are of one framework.
-    """
-
-    data: tuple[StepData, StepData]
-    rules: tuple[NameRule, ...] = ()
-    notes: tuple[Message, ...] = ()
-    across: Across | None = None
-
-
 def translate(
     a: StepData, b: StepData, rules: tuple[NameRule, ...], fused: Sequence[FusedRule] = ()
-) -> Translated:
+) -> CutStep:
     """Bring both sides together as far as one network on two frameworks differs.
 
     Between two runs of one framework nothing is done.
@@ -78,12 +63,20 @@ def translate(
     """
     kinds = of_pytorch(a.entries), of_pytorch(b.entries)
     if None in kinds or kinds[0] == kinds[1]:
-        return Translated((a, b), rules)
-    cells = _cells(a.entries), _cells(b.entries)
+        return CutStep((a, b), rules=rules)
+    cells, floats = [], []
+    for side in (a, b):
+        cells.append({entry.cell for entry in side.entries if not is_operator(entry.name)})
+        forward = (entry for entry in side.entries if entry.direction == "forward")
+        leaves = [record.leaf for entry in forward for record in entry.records]
+        dtypes = {str(leaf.dtype) for leaf in leaves if leaf.is_tensor and not leaf.is_discrete}
+        floats.append(sorted(dtypes))
     preset = preset_names(cells[0], cells[1])
     all_rules = (*rules, *preset)
-    notes = [*_preset_note(preset, rules, cells[0]), *_floats_note(a.entries, b.entries)]
-    names = match_names(*cells, all_rules)
+    notes = [*said_of_preset("pairing.preset", preset, rules, cells[0])]
+    if floats[0] != floats[1]:
+        notes.append(message("pairing.other_floats", a=floats[0], b=floats[1]))
+    names = match_names(cells[0], cells[1], all_rules)
     sides = _Side(a, names.common_a, names.prefix_a), _Side(b, names.common_b, names.prefix_b)
     for own, other in (sides, sides[::-1]):
         own.mark_shared(other)
@@ -94,35 +87,8 @@ def translate(
     sides[1].turn(sides[0])
     notes += sides[1].reorder(sides[0])
     across = Across((sides[0].only_here(sides[1]), sides[1].only_here(sides[0])))
-    return Translated((sides[0].data, sides[1].data), all_rules, tuple(notes), across)
-
-
-def _cells(entries: Iterable[Entry]) -> set[str]:
-    return {entry.cell for entry in entries if not is_operator(entry.name)}
-
-
-def _preset_note(
-    preset: Sequence[NameRule], rules: Sequence[NameRule], cells: set[str]
-) -> Iterator[Message]:
-    """Say which rules of a preset name cells of A that the caller's rules do not name."""
-    left = {cell for cell in cells if all(rule.rename(cell) is None for rule in rules)}
-    used = [rule for rule in preset if any(rule.rename(cell) is not None for cell in left)]
-    if used:
-        shown = [f"{rule.source} → {rule.target}" for rule in used[:2]]
-        yield message("pairing.preset", count=len(used), rules=", ".join(shown))
-
-
-def _floats_note(a: Iterable[Entry], b: Iterable[Entry]) -> Iterator[Message]:
-    """Say where both sides compute in other floating-point dtypes."""
-    floats = sorted(_floats(a)), sorted(_floats(b))
-    if floats[0] != floats[1]:
-        yield message("pairing.other_floats", a=floats[0], b=floats[1])
-
-
-def _floats(entries: Iterable[Entry]) -> set[str]:
-    """Return the dtypes of floating-point tensors in forward passes."""
-    leaves = (r.leaf for e in entries if e.direction == "forward" for r in e.records)
-    return {str(leaf.dtype) for leaf in leaves if leaf.is_tensor and not leaf.is_discrete}
+    data = sides[0].data, sides[1].data
+    return CutStep(data, tuple(notes), rules=all_rules, across=across)
 
 
 @dataclass(frozen=True)
@@ -150,12 +116,10 @@ class _Side:
     def _name(self, entry: Entry) -> str | None:
         return self.common(entry.cell) if not is_operator(entry.name) else None
 
-    def _own(self, common: str) -> str:
-        return f"{self._prefix}.{common}" if self._prefix else common
-
     def _called(self, entry: Entry, common: str) -> str:
         """Return the name of an entry as one of the cell with this common name."""
-        plain = entry_name(self._own(common), entry.class_name, entry.direction, entry.call)
+        own = f"{self._prefix}.{common}" if self._prefix else common
+        plain = entry_name(own, entry.class_name, entry.direction, entry.call)
         return plain.replace("Cell.", f"{entry.name.partition('.')[0]}.", 1)
 
     def cells(self) -> set[str]:
@@ -245,40 +209,39 @@ class _Side:
                 for record in entry.records:
                     if record.io == io and record.leaf.is_tensor:
                         own, dot, rest = record.path.partition(".")
-                        alike = next((names[0] for names in SAME_PARAMETERS if own in names), own)
-                        found.setdefault(f"{cell} {alike}{dot}{rest}", (entry, record))
+                        first = next(iter(alike_parameters(own)), own)
+                        found.setdefault(f"{cell} {first}{dot}{rest}", (entry, record))
         return found
 
     def take_activations(self, other: _Side) -> Iterator[Message]:
         """Put activations beside a gate into it, where the other network has them there."""
         mine = self.by_cell()
         changed: dict[int, Entry | None] = {}
-        found = [*self._activations(other, mine)]
-        for name, gate, beside in found:
-            for key, entry in mine[gate].items():
-                activated = mine[beside].get(key)
-                if activated is None or entry.direction == PARAMETERS_GRAD:
-                    continue
-                changed[id(entry)] = _with_activation(entry, activated)
-                changed[id(activated)] = replace(activated, name=self._called(activated, name))
-        self.replace(changed)
-        if found:
-            yield message("pairing.activations", count=len(found))
-
-    def _activations(self, other: _Side, mine: Container[str]) -> Iterator[tuple[str, str, str]]:
-        """Yield an activation inside a gate of the other, the gate, and what is beside it here.
-
-        All by common names.
-        """
+        found = 0
         for name, own in sorted(other.own_names().items()):
+            # An activation inside a gate of the other, and what is beside that gate here.
             around, _, last = own.rpartition(".")
             gate = other.common(around) if last == _ACTIVATION else None
             if gate is None or gate not in mine or (name.startswith(f"{gate}.") and name in mine):
                 continue
-            beside = (name, *(f"{gate.rpartition('.')[0]}.{act}" for act in _ACTIVATIONS))
-            activation = next((act for act in beside if act in mine), None)
-            if activation is not None:
-                yield name, gate, activation
+            known = (name, *(f"{gate.rpartition('.')[0]}.{act}" for act in _ACTIVATIONS))
+            beside = next((act for act in known if act in mine), None)
+            if beside is None:
+                continue
+            found += 1
+            for key, entry in mine[gate].items():
+                activated = mine[beside].get(key)
+                if activated is None or entry.direction == PARAMETERS_GRAD:
+                    continue
+                # What the gate returns is what the activation behind it does.
+                result = "output" if entry.direction == "forward" else "input"
+                before = (record for record in entry.records if record.io != result)
+                after = (record for record in activated.records if record.io == result)
+                changed[id(entry)] = replace(entry, records=(*before, *after))
+                changed[id(activated)] = replace(activated, name=self._called(activated, name))
+        self.replace(changed)
+        if found:
+            yield message("pairing.activations", count=found)
 
     def join(self, other: _Side, rules: Sequence[FusedRule]) -> Iterator[Message]:
         """Make one cell of several, where the other network has one."""
@@ -353,7 +316,10 @@ class _Side:
             for entry in by_cell[cell].values():
                 by_class = kinds.get(entry.class_name) == {True}
                 if by_class if None in reads else reads[0] is not reads[1]:
-                    records = tuple(_turned(record) for record in entry.records)
+                    records = tuple(
+                        transposed(r) if r.io in _WEIGHTS and _is_matrix(r) else r
+                        for r in entry.records
+                    )
                     changed[id(entry)] = replace(entry, records=records)
         self.replace(changed)
 
@@ -375,14 +341,6 @@ def _is_one(a: Leaf, b: Leaf) -> bool:
     return a.norm is not None and all(getattr(a, name) == getattr(b, name) for name in known)
 
 
-def _with_activation(gate: Entry, activated: Entry) -> Entry:
-    """Return an entry of a gate whose result is that of the activation behind it."""
-    result = "output" if gate.direction == "forward" else "input"
-    before = [record for record in gate.records if record.io != result]
-    after = [record for record in activated.records if record.io == result]
-    return replace(gate, records=(*before, *after))
-
-
 _BIAS = ("parameters", "bias")
 _LOOKED_AT = 64  # rows by which it is seen how a cell reads its weight
 _COMPUTED = 0.05  # relative: as near is what a product with the weight gives, whatever its dtype
@@ -395,7 +353,9 @@ def of_inputs(entries: Iterable[Entry]) -> bool | None:
     """
     for entry in entries:
         held = {(r.io, r.path): r for r in entry.records if entry.direction == "forward"}
-        weight = next((r for (io, _), r in held.items() if io == "parameters" and _matrix(r)), None)
+        weight = next(
+            (r for (io, _), r in held.items() if io == "parameters" and _is_matrix(r)), None
+        )
         given = next((r for (io, _), r in held.items() if io == "input"), None)
         returned = held.get(("output", "0"))
         if weight is None or given is None or returned is None:
@@ -412,16 +372,6 @@ def of_inputs(entries: Iterable[Entry]) -> bool | None:
         near = [np.linalg.norm(x @ of - y) <= _COMPUTED * np.linalg.norm(y) for of in (w.T, w)]
         return bool(near[1]) if near[0] != near[1] else None
     return None
-
-
-def _matrix(record: Record) -> bool:
-    return len(record.leaf.shape or ()) == 2
-
-
-def _turned(record: Record) -> Record:
-    matrix = len(record.leaf.shape or ()) == 2
-    weights = record.io in ("parameters", PARAMETERS_GRAD)
-    return transposed(record) if matrix and weights else record
 
 
 _FUSED = {name for names, _ in PRESETS for name in names}
@@ -449,7 +399,7 @@ def orders_of(mine: Mapping[str, Record], theirs: Mapping[str, Record]) -> dict[
     fitting = {
         n: r
         for n, r in mine.items()
-        if n in theirs and len(r.leaf.shape or ()) == 2 and r.leaf.shape == theirs[n].leaf.shape
+        if n in theirs and _is_matrix(r) and r.leaf.shape == theirs[n].leaf.shape
     }
     rows_of = {cell_of_parameter(n): (r.leaf.shape or (0,))[0] for n, r in fitting.items()}
     orders: dict[str, np.ndarray] = {}
@@ -528,52 +478,8 @@ def _rotary_order(kind: _Kind, rows: int) -> np.ndarray | None:
     return (np.arange(0, rows, width)[:, None] + of_head).reshape(-1)
 
 
-def as_most(found: Iterable[Fused], rules: Sequence[FusedRule] = ()) -> list[Fused]:
-    """Return fused cells whose rows are in the order that most layers have.
-
-    A network reads the rows of all its layers alike: of one that has queries where the others have
-    keys, the weight is wrong. Of orders that as many layers have, what the caller says counts, then
-    the usual one.
-
-    Args:
-        rules: what the caller says.
-    """
-    cells = [*found]
-    votes: dict[str, Counter[_Way]] = defaultdict(Counter)
-    for fused in cells:
-        votes[of_any_layer(fused.cell)][_way(fused)] += 1
-    result = []
-    for fused in cells:
-        parts = next((p for rule in rules if (p := rule.parts_of(fused.cell)) is not None), ())
-        said = [*map(of_any_layer, parts)] or _USUAL
-        of_kind = votes[of_any_layer(fused.cell)]
-        best = max(of_kind, key=lambda way: (of_kind[way], _stands_as(way, said)))
-        names, order, turned = best
-        own = [p for name in names for p in fused.parts if of_any_layer(p) == name]
-        if len(own) == len(fused.parts) and best != _way(fused):
-            fused = Fused(fused.cell, tuple(own), np.array(order), *turned)
-        result.append(fused)
-    return result
-
-
-#: The parts by their names in any layer, the order of their rows, and what is transposed.
-_Way = tuple[tuple[str, ...], tuple[int, ...], tuple[bool, bool]]
-_USUAL = [part for _, each in PRESETS for parts in each for part in parts]
-
-
-def _way(fused: Fused) -> _Way:
-    names = tuple(map(of_any_layer, fused.parts))
-    return names, tuple(fused.order.tolist()), (fused.transposed, fused.parts_transposed)
-
-
-def _stands_as(way: _Way, said: Sequence[str]) -> bool:
-    """Return whether parts stand in an order of names: whole ones, or what cells are called."""
-    found = [next((n for n in (p, p.rpartition(".")[2]) if n in said), "") for p in way[0]]
-    places = [said.index(name) for name in found if name]
-    return len(places) == len(way[0]) and places == sorted(places)
-
-
-_WEIGHTS = ("parameters", PARAMETERS_GRAD)
+def _is_matrix(record: Record) -> bool:
+    return len(record.leaf.shape or ()) == 2
 
 
 def joined_entry(fused: Fused, each: Sequence[Entry], name: str) -> Entry:

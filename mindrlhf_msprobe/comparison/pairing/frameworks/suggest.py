@@ -10,8 +10,10 @@ import itertools
 import math
 import os
 import re
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -19,55 +21,58 @@ import yaml
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.pairing.composed import together
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
-from mindrlhf_msprobe.comparison.pairing.frameworks.records import SAME_PARAMETERS
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
 from mindrlhf_msprobe.comparison.pairing.fused import PRESETS, find_fused
 from mindrlhf_msprobe.comparison.pairing.mapping import interleaved
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, ROOT, of_any_layer, renamed
-from mindrlhf_msprobe.comparison.pairing.operators import may_be_one
+from mindrlhf_msprobe.comparison.pairing.operators import ALIKE, may_be_one
 from mindrlhf_msprobe.comparison.pairing.view import views
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.outputs import refuse_directory, refuse_inside, replaced
 from mindrlhf_msprobe.storage.reading.reader import open_run
-from mindrlhf_msprobe.storage.records import Entry, Record, network_name
+from mindrlhf_msprobe.storage.records import Entry, Record, cell_of_parameter, network_name
 
 _MOST_PARTS = 4
 _MOST_CANDIDATES = 16  # of one layer
+_MOST_OF_SIZE = 256  # cells of one size that are looked at for each one
 
 
 @dataclass(frozen=True)
-class FusedCell:
-    """A cell of one run that does what several of the other do.
+class Match:
+    """A cell of one run and what may be it in the other one.
 
     Attributes:
-        groups: how many times the parts alternate in its rows; 0 where only their elements, which
-            were not recorded, would tell it.
-        values, compared: of the weights and outputs that were compared, how many agree.
-        usual: whether cells that are fused are usually called so.
+        cell: of A; one that is several in the other run is of either.
+        parts: one cell, or several.
+        confidence: between 0 and 1.
+        values, compared: of the parameters and outputs that were compared, how many agree.
+        groups: how many times several parts alternate in the rows of the weight; 0 where only the
+            elements, which were not recorded, would tell it.
     """
 
     cell: Cell
     parts: tuple[Cell, ...]
-    groups: int
+    confidence: float
     values: int
     compared: int
-    usual: bool
+    groups: int = 1
 
 
-def fused_cells(fused: Sequence[Cell], parts: Sequence[Cell]) -> Iterator[FusedCell]:
+def fused_cells(fused: Sequence[Cell], parts: Sequence[Cell]) -> Iterator[Match]:
     """Yield the cells of one run that are several of the other one.
 
     Only cells are looked at whose weights the other run has in no cell of its own.
     """
-    left, whole = _alone(parts, fused), _alone(fused, parts)
     by_layer: dict[tuple[str, ...], list[Cell]] = defaultdict(list)
-    for part in left:
+    for part in _alone(parts, fused):
         by_layer[tuple(NUMBER.findall(part.name))].append(part)
     taken: set[str] = set()
-    for cell in whole:
+    for cell in _alone(fused, parts):
         near = [p for p in by_layer[tuple(NUMBER.findall(cell.name))] if p.name not in taken]
         if len(near) > _MOST_CANDIDATES:
             continue
@@ -77,14 +82,20 @@ def fused_cells(fused: Sequence[Cell], parts: Sequence[Cell]) -> Iterator[FusedC
             yield found
 
 
-def _alone(cells: Sequence[Cell], others: Sequence[Cell]) -> list[Cell]:
-    """Return the cells with a matrix that no cell of the other run has."""
+def _alone(cells: Sequence[Cell], others: Sequence[Cell]) -> Iterator[Cell]:
+    """Yield the cells with a matrix that no cell of the other run has."""
     theirs = [leaf for other in others if (leaf := _matrix(other)) is not None]
-    return [
-        cell
-        for cell in cells
-        if (own := _matrix(cell)) is not None and not any(may_be_one(own, leaf) for leaf in theirs)
-    ]
+    known = sorted((x for x in theirs if is_finite(x.norm)), key=lambda leaf: leaf.norm)
+    norms = [leaf.norm for leaf in known]
+    for cell in cells:
+        if (own := _matrix(cell)) is None:
+            continue
+        near = theirs
+        if is_finite(own.norm) and len(known) == len(theirs):  # of very many only like ones
+            low, high = own.norm * (1 - 2 * ALIKE), own.norm * (1 + 2 * ALIKE)
+            near = known[bisect_left(norms, low) : bisect_right(norms, high)]
+        if not any(may_be_one(own, leaf) for leaf in near):
+            yield cell
 
 
 def _matrix(cell: Cell) -> Leaf | None:
@@ -93,7 +104,7 @@ def _matrix(cell: Cell) -> Leaf | None:
     return found[0] if len(found) == 1 and not found[0].is_discrete else None
 
 
-def _made_of(cell: Cell, near: Sequence[Cell]) -> Iterator[FusedCell]:
+def _made_of(cell: Cell, near: Sequence[Cell]) -> Iterator[Match]:
     own = _matrix(cell)
     assert own is not None
     for count in range(2, _MOST_PARTS + 1):
@@ -101,7 +112,13 @@ def _made_of(cell: Cell, near: Sequence[Cell]) -> Iterator[FusedCell]:
             leaves = [leaf for part in parts if (leaf := _matrix(part)) is not None]
             if len({part.name.rpartition(".")[0] for part in parts}) > 1:
                 continue
-            if not _sums_up(own, leaves) or not may_be_one(own, _whole(own, leaves)):
+            fits = False  # whether the rows sum up, either of them transposed
+            for turned, others_turned in itertools.product((1, -1), repeat=2):
+                rows, inputs = (own.shape or ())[::turned]
+                shapes = [(leaf.shape or ())[::others_turned] for leaf in leaves]
+                summed = sum(shape[0] for shape in shapes)
+                fits |= summed == rows and {shape[1] for shape in shapes} == {inputs}
+            if not fits or not may_be_one(own, _whole(own, leaves)):
                 continue
             outputs = [part.outputs[0] for part in parts if part.outputs]
             compared = values = 1
@@ -109,18 +126,12 @@ def _made_of(cell: Cell, near: Sequence[Cell]) -> Iterator[FusedCell]:
                 compared += 1
                 values += may_be_one(cell.outputs[0], _whole(cell.outputs[0], outputs))
             ordered, groups = _order(cell, parts)
-            yield FusedCell(cell, ordered, groups, values, compared, _usual(cell, ordered))
-
-
-def _sums_up(whole: Leaf, parts: Sequence[Leaf]) -> bool:
-    """Return whether the rows of matrices sum up to those of one, either of them transposed."""
-    shape = whole.shape or ()
-    for own, others in itertools.product((1, -1), repeat=2):
-        rows, inputs = shape[::own]
-        turned = [(leaf.shape or ())[::others] for leaf in parts]
-        if sum(part[0] for part in turned) == rows and {p[1] for p in turned} == {inputs}:
-            return True
-    return False
+            names = {part.name.rpartition(".")[2] for part in ordered}
+            last = cell.name.rpartition(".")[2]
+            usual = any(last in of and any({*one} == names for one in each) for of, each in PRESETS)
+            confidence = _VALUES * values / compared + _SHAPES + _NAMES * usual
+            confidence += _STRUCTURE * (1 - abs(cell.place - ordered[0].place))
+            yield Match(cell, ordered, confidence, values, compared, groups)
 
 
 def _whole(whole: Leaf, parts: Sequence[Leaf]) -> Leaf:
@@ -141,22 +152,11 @@ def _order(cell: Cell, parts: Sequence[Cell]) -> tuple[tuple[Cell, ...], int]:
     ordered = tuple(by_name[name] for name in fused.parts)
     axis = int(fused.parts_transposed)
     sizes = [(leaf.shape or ())[axis] for part in ordered if (leaf := _matrix(part)) is not None]
-    return ordered, _groups(sizes, fused.order)
-
-
-def _groups(sizes: Sequence[int], order: np.ndarray) -> int:
-    """Return how many times parts of these rows alternate in an order; 0: they do not evenly."""
     for groups in range(1, math.gcd(*sizes) + 1):
         rows = interleaved(sizes, groups)
-        if rows is not None and np.array_equal(rows, order):
-            return groups
-    return 0
-
-
-def _usual(cell: Cell, parts: Sequence[Cell]) -> bool:
-    own = cell.name.rpartition(".")[2]
-    names = {part.name.rpartition(".")[2] for part in parts}
-    return any(own in fused and any({*each} == names for each in of) for fused, of in PRESETS)
+        if rows is not None and np.array_equal(rows, fused.order):
+            return ordered, groups
+    return ordered, 0  # they do not alternate evenly
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class Cell:
     weights: Mapping[str, Record]
     outputs: tuple[Leaf, ...]
 
-    @property
+    @cached_property
     def parameters(self) -> dict[str, Leaf]:
         """The descriptions of its parameters, by name."""
         return {name: record.leaf for name, record in self.weights.items()}
@@ -194,6 +194,15 @@ def cells_of(entries: Iterable[Entry]) -> list[Cell]:
         place = number / max(len(first) - 1, 1)
         found.append(Cell(entry.cell, entry.class_name, place, weights, outputs))
     return found
+
+
+def cells_of_parameters(parameters: Mapping[str, Record]) -> list[Cell]:
+    """Return the cells of a network of which parameters alone are known, in their order."""
+    weights: dict[str, dict[str, Record]] = defaultdict(dict)
+    for name, record in parameters.items():
+        weights[cell_of_parameter(name)][name.rpartition(".")[2]] = record
+    last = max(len(weights) - 1, 1)
+    return [Cell(cell, "", n / last, own, ()) for n, (cell, own) in enumerate(weights.items())]
 
 
 def elements(leaf: Leaf) -> int:
@@ -262,13 +271,30 @@ def suggest_mapping(
         RunError: a run cannot be read, they have no step in common, or the file cannot be written.
         UsageError: the file is already there.
     """
+
+    def cells() -> tuple[list[Cell], list[Cell]]:
+        mine, theirs = _opened(a, b, phases, ranks)
+        return cells_of(mine), cells_of(theirs)
+
+    return propose(a, b, directory, cells)
+
+
+def propose(
+    a: str | Path,
+    b: str | Path,
+    directory: str | Path,
+    cells: Callable[[], tuple[Sequence[Cell], Sequence[Cell]]],
+) -> Suggestion:
+    """Write which cells of A may be which of B, as `suggest_mapping` does.
+
+    Args:
+        cells: called for those of both, when the mapping can be written.
+    """
     path = refuse_directory(directory) / _FILE
     if os.path.lexists(path):
         raise UsageError.saying("error.suggestion_exists", path=str(path))
     refuse_inside(path, (a, b))
-    sides = _opened(a, b, phases, ranks)
-    cells = [cells_of(entries) for entries in sides]
-    found = Suggestion(path, *_proposed((cells[0], cells[1])))
+    found = Suggestion(path, *_proposed(cells()))
     with replaced(path) as (part,):
         part.write_bytes(_text(found).encode())
     return found
@@ -285,14 +311,22 @@ def _proposed(
         known[1 - side] |= {part.name for one in found for part in one.parts}
     left = [[c for c in side if c.name not in names] for side, names in zip(cells, known)]
     pairs = _pairs(left[0], left[1])
-    known[0] |= {x.name for x, _, _ in pairs}
-    known[1] |= {y.name for _, y, _ in pairs}
-    lines = (*_lines(pairs), *(line for side in fused for line in _fused_lines(side)))
-    return lines, (_of_no_pair(cells[0], known[0]), _of_no_pair(cells[1], known[1]))
-
-
-def _of_no_pair(cells: Sequence[Cell], paired: set[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(of_any_layer(c.name) for c in cells if c.name not in paired))
+    known[0] |= {pair.cell.name for pair in pairs}
+    known[1] |= {pair.parts[0].name for pair in pairs}
+    lines = _lines(pairs)
+    # A rule holds for what lies inside, too: those inside come first, single names before layers.
+    lines.sort(key=lambda line: (-line.source.count("."), "*" in line.source, line.source))
+    renaming = [line for line in lines if line.source != line.target]
+    said = [  # one that keeps its name says something where another line would rename it
+        line
+        for line in lines
+        if line in renaming or any(line.source.startswith(f"{of.source}.") for of in renaming)
+    ]
+    mine, theirs = (
+        tuple(dict.fromkeys(of_any_layer(c.name) for c in side if c.name not in paired))
+        for side, paired in zip(cells, known)
+    )
+    return (*said, *_lines(fused[0]), *_lines(fused[1])), (mine, theirs)
 
 
 def _opened(
@@ -308,49 +342,52 @@ def _opened(
     raise RunError.saying("error.nothing_to_suggest", a=str(a), b=str(b))
 
 
-def _pairs(a: Sequence[Cell], b: Sequence[Cell]) -> list[tuple[Cell, Cell, _Evidence]]:
+def _pairs(a: Sequence[Cell], b: Sequence[Cell]) -> list[Match]:
     """Return the best partners, each cell once."""
     preset = preset_names((c.name for c in a), (c.name for c in b))
-    by_size: dict[int | None, list[Cell]] = defaultdict(list)
+    by_size: dict[tuple[int, ...], list[Cell]] = defaultdict(list)
     for cell in b:
         by_size[_size(cell)].append(cell)
     scored = []
     for i, x in enumerate(a):
         expected = renamed(preset, x.name)
-        for y in by_size[_size(x)]:
-            evidence = _evidence(x, y, expected)
-            if evidence.confidence >= _LEAST:
-                scored.append((-evidence.confidence, abs(x.place - y.place), i, x, y, evidence))
+        for y in _likely(x, by_size[_size(x)]):
+            match = _match(x, y, expected)
+            if match.confidence >= _LEAST:
+                scored.append((-match.confidence, abs(x.place - y.place), i, y.name, match))
     taken: tuple[set[str], set[str]] = (set(), set())
     found = []
-    for _, _, _, x, y, evidence in sorted(scored, key=lambda one: (*one[:3], one[4].name)):
-        if x.name not in taken[0] and y.name not in taken[1]:
-            taken[0].add(x.name)
-            taken[1].add(y.name)
-            found.append((x, y, evidence))
+    for *_, name, match in sorted(scored, key=lambda one: one[:4]):
+        if match.cell.name not in taken[0] and name not in taken[1]:
+            taken[0].add(match.cell.name)
+            taken[1].add(name)
+            found.append(match)
     return found
 
 
-def _size(cell: Cell) -> int | None:
-    """Return how many elements its first output has; None without one."""
-    sizes = [elements(leaf) for leaf in cell.outputs[:1]]
-    return sizes[0] if sizes else None
+def _size(cell: Cell) -> tuple[int, ...]:
+    """Return how many elements its first output has; without one, each of its parameters."""
+    return tuple(map(elements, cell.outputs[:1] or cell.parameters.values()))
 
 
-@dataclass(frozen=True)
-class _Evidence:
-    confidence: float
-    values: int
-    compared: int
+def _likely(cell: Cell, others: Sequence[Cell]) -> Sequence[Cell]:
+    """Return which of cells of one size may be a cell: of very many those at its place."""
+    if len(others) <= _MOST_OF_SIZE:
+        return others
+    at = bisect_left(others, cell.place, key=lambda other: other.place)
+    return others[max(at - _MOST_OF_SIZE // 2, 0) :][:_MOST_OF_SIZE]
 
 
-def _evidence(x: Cell, y: Cell, expected: str) -> _Evidence:
+def _match(x: Cell, y: Cell, expected: str) -> Match:
     """Return what speaks for two cells being one.
 
     Args:
         expected: what a preset calls the first one in B.
     """
-    tensors = [(x.parameters[n], y.parameters.get(_partner(n, y))) for n in x.parameters]
+    tensors: list[tuple[Leaf, Leaf | None]] = []
+    for name, leaf in x.parameters.items():
+        names = (name, *alike_parameters(name))
+        tensors.append((leaf, next((y.parameters[n] for n in names if n in y.parameters), None)))
     tensors += [(leaf, None) for leaf in list(y.parameters.values())[len(x.parameters) :]]
     if x.outputs and y.outputs:
         tensors.append((x.outputs[0], y.outputs[0]))
@@ -361,68 +398,35 @@ def _evidence(x: Cell, y: Cell, expected: str) -> _Evidence:
     near = 1 - abs(x.place - y.place)
     structure = (near + numbers) / 2
     ends = x.name.rpartition(".")[2] == y.name.rpartition(".")[2]
-    names = 1.0 if expected == y.name else 0.5 if ends or x.class_name == y.class_name else 0.0
+    alike = ends or x.class_name == y.class_name != ""
+    names_alike = 1.0 if expected == y.name else 0.5 if alike else 0.0
     confidence = _VALUES * equal / count + _SHAPES * fitting / count
-    confidence += _STRUCTURE * structure + _NAMES * names
-    return _Evidence(confidence, equal, len(tensors))
+    confidence += _STRUCTURE * structure + _NAMES * names_alike
+    return Match(x, (y,), confidence, equal, len(tensors))
 
 
-def _partner(name: str, other: Cell) -> str:
-    """Return what a parameter is called in another cell."""
-    alike = next((names for names in SAME_PARAMETERS if name in names), (name,))
-    return next((n for n in (name, *alike) if n in other.parameters), name)
-
-
-def _lines(pairs: Sequence[tuple[Cell, Cell, _Evidence]]) -> tuple[Line, ...]:
-    """Return a line for each pair of names, those of layers together."""
-    groups: dict[tuple[str, str], list[tuple[Cell, Cell, _Evidence]]] = defaultdict(list)
-    for x, y, evidence in pairs:
-        numbers = NUMBER.findall(x.name), NUMBER.findall(y.name)
-        alike = numbers[0] == numbers[1]
-        key = (of_any_layer(x.name), of_any_layer(y.name)) if alike else (x.name, y.name)
-        groups[key].append((x, y, evidence))
-    lines = [
-        Line(
-            source,
-            target,
-            min(e.confidence for _, _, e in group),
-            len(group),
-            sum(e.values for _, _, e in group),
-            sum(e.compared for _, _, e in group),
-        )
-        for (source, target), group in groups.items()
-    ]
-    # A rule holds for what lies inside, too: those inside come first, single names before layers.
-    lines.sort(key=lambda line: (-line.source.count("."), "*" in line.source, line.source))
-    return tuple(line for line in lines if _says_something(line, lines))
-
-
-def _fused_lines(cells: Iterable[FusedCell]) -> Iterator[Line]:
-    """Yield a line for each cell that is several, those of layers together."""
-    found: dict[tuple[str, tuple[str, ...]], list[FusedCell]] = defaultdict(list)
-    for one in cells:
-        parts = tuple(of_any_layer(part.name) for part in one.parts)
-        found[of_any_layer(one.cell.name), parts].append(one)
-    for (source, parts), group in found.items():
-        confidence = min(
-            _VALUES * one.values / one.compared
-            + _SHAPES
-            + _STRUCTURE * (1 - abs(one.cell.place - one.parts[0].place))
-            + _NAMES * one.usual
-            for one in group
-        )
+def _lines(matches: Iterable[Match]) -> list[Line]:
+    """Return a line for each cell and what it is, those of layers together."""
+    found: dict[tuple[str, ...], list[Match]] = defaultdict(list)
+    for match in matches:
+        names = [cell.name for cell in (match.cell, *match.parts)]
+        alike = len({tuple(NUMBER.findall(name)) for name in names}) == 1
+        found[tuple(map(of_any_layer, names) if alike else names)].append(match)
+    lines = []
+    for (source, *parts), group in found.items():
         known = {one.groups for one in group if one.groups}
-        groups = known.pop() if len(known) == 1 else 0
-        values, compared = (sum(getattr(o, n) for o in group) for n in ("values", "compared"))
-        yield Line(source, parts, confidence, len(group), values, compared, groups)
-
-
-def _says_something(line: Line, lines: Iterable[Line]) -> bool:
-    """Return whether a line renames a cell, or keeps its name where another one would not."""
-    if line.source != line.target:
-        return True
-    around = [o for o in lines if o.source != o.target and line.source.startswith(f"{o.source}.")]
-    return bool(around)
+        lines.append(
+            Line(
+                source,
+                parts[0] if len(parts) == 1 else tuple(parts),
+                min(one.confidence for one in group),
+                len(group),
+                sum(one.values for one in group),
+                sum(one.compared for one in group),
+                known.pop() if len(known) == 1 else 0,
+            )
+        )
+    return lines
 
 
 def _text(found: Suggestion) -> str:
@@ -430,28 +434,21 @@ def _text(found: Suggestion) -> str:
     body = []
     for line in found.lines:
         numbered = any("*" in name for name in (line.source, *line.target))
-        source = line.source if numbered else _pattern(line.source)
+        source = line.source
+        if not numbered and not re.fullmatch(r"[\w.]+", source):
+            source = re.escape(source)  # a pattern; dots stand for themselves anyway
+        target = line.target
+        if not isinstance(target, str):
+            parts = f"[{', '.join(target)}]"
+            target = f"{{parts: {parts}, groups: {line.groups}}}" if line.groups > 1 else parts
         key = yaml.safe_dump(source, allow_unicode=True, width=10_000).partition("\n")[0]
-        body.append(f"{key}: {_target(line)}  # {say_line(line)}")
+        body.append(f"{key}: {target}  # {say_line(line)}")
     left = [
         f"# {message('suggest.alone', side=side, names=', '.join(names))}"
         for side, names in zip("AB", found.alone)
         if names
     ]
     return "\n".join([*head, *(body or ["{}"]), *left]) + "\n"
-
-
-def _target(line: Line) -> str:
-    """Return what a mapping says of a cell, in YAML."""
-    if isinstance(line.target, str):
-        return line.target
-    parts = f"[{', '.join(line.target)}]"
-    return f"{{parts: {parts}, groups: {line.groups}}}" if line.groups > 1 else parts
-
-
-def _pattern(name: str) -> str:
-    """Return a name as a pattern: its dots stand for themselves anyway, all else is escaped."""
-    return name if re.fullmatch(r"[\w.]+", name) else re.escape(name)
 
 
 def say_line(line: Line) -> str:

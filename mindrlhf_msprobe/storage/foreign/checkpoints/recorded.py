@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.phases import phase_table
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     Checkpoint,
     CheckpointError,
-    StoredTensor,
 )
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
@@ -24,36 +21,7 @@ _PREFERRED = "actor"
 _STEPS = re.compile("[0-9]{1,12}")
 
 #: Role → rank → name → the parameter.
-_Roles = dict[str, dict[int, dict[str, StoredTensor]]]
-
-
-class RecordedTensor(StoredTensor):
-    """A parameter that a run recorded: by its elements, or by statistics alone.
-
-    Attributes:
-        leaf: how it was described.
-    """
-
-    def __init__(self, name: str, record: Record) -> None:
-        self.leaf = record.leaf
-        super().__init__(name, record.leaf.dtype or "", record.leaf.shape or (), record.leaf.why)
-        self._record = record
-
-    @property
-    def has_elements(self) -> bool:
-        """Whether the elements were stored, and not statistics alone."""
-        return self._record.location is not None
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the elements from `start` to before `stop`, as `StoredTensor` says."""
-        try:
-            array = self._record.array()
-            part = np.array(array.reshape(-1)[start:stop])
-            give_back(array)
-        except (ArrayFileError, OSError, ValueError) as error:
-            path = str(self._record.file)
-            raise CheckpointError.saying("checkpoint.of_file", path=path, why=error) from None
-        return part
+_Roles = dict[str, dict[int, dict[str, Record]]]
 
 
 def recorded_parameters(
@@ -123,7 +91,7 @@ def _held(run: Run, steps: Sequence[int]) -> _Roles:
                     if record.io == "parameters" and record.leaf.is_tensor:
                         name = network_name(entry.cell, record.path)
                         if name not in found:  # as it was first recorded
-                            found[name] = RecordedTensor(name, record)
+                            found[name] = replace(record, name=name)
         before, known = known, sum(len(t) for ranks in roles.values() for t in ranks.values())
         if known and known == before:  # every step records the same ones
             break

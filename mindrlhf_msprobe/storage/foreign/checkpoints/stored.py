@@ -242,7 +242,8 @@ class Checkpoint:
     Attributes:
         path: as it was given.
         kind: ckpt, safetensors, sharded, or run.
-        ranks: parameters by name for each rank; of all else they are those of rank 0.
+        ranks: parameters by name for each rank; of all else they are those of rank 0. Each is a
+            `StoredTensor`, of a run the `Record` of it.
         texts: entries that are no tensors, by name.
         notes: how it was read, e.g. which of several checkpoints was taken.
         whole: whether the parameters are those of the whole network, and no rank's part.
@@ -251,7 +252,7 @@ class Checkpoint:
 
     path: Path
     kind: str
-    ranks: Mapping[int, Mapping[str, StoredTensor]]
+    ranks: Mapping[int, Mapping[str, Any]]
     texts: Mapping[str, str] = field(default_factory=dict)
     notes: Messages = ()
     whole: bool = True

@@ -691,7 +691,7 @@ def test_a_square_weight_is_transposed_where_the_others_of_its_class_are(tmp_pat
 
 
 def test_a_nan_in_one_part_of_a_fused_weight_is_not_lost():
-    from mindrlhf_msprobe.comparison.pairing.frameworks.records import joined
+    from mindrlhf_msprobe.comparison.pairing.composed import joined
     from mindrlhf_msprobe.storage.leaves import Leaf
     from mindrlhf_msprobe.storage.records import Record
 

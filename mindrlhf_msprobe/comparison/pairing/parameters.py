@@ -1,0 +1,250 @@
+"""Which parameter of one checkpoint is which of another one; no element is read but of fused ones.
+
+Names are brought together by a user's mapping, by presets of known networks, and by a prefix that
+all of one network has. A weight of one side may be several of the other one: as the mapping says,
+or where it and they are called as fused ones usually are, by their rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.comparison.pairing.composed import Composed, OfRecord, joined
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names, said_of_preset
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
+from mindrlhf_msprobe.comparison.pairing.fused import PRESETS, Fused, as_most, find_fused, parts_of
+from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRule
+from mindrlhf_msprobe.comparison.pairing.names import Names, around, match_names, renamed
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
+
+#: What optimizers of MindSpore put in front of a parameter's name; `linear.`, which FTRL does, may
+#: be a cell as well, and what is no optimizer's is never left out.
+_STATE = re.compile(
+    r"(?:optimizer|adam_[mv]|moments?[12]?|accum|accumulation|exp_avg|exp_avg_sq|max_exp_avg_sq"
+    r"|mean_squares?|mean_gradients?)\.(?=.)"
+)
+#: What a checkpoint holds of training beside parameters.
+_OF_TRAINING = re.compile(
+    r"(?:learning_rate|lr|global_step|beta[12]|beta[12]_power|epoch_num|step_num|loss_scale|scale_sense"
+    r"|current_iterator_step|last_overflow_iterator_step|momentum|weight_decay|state_step)(?:_\d+)?"
+)
+_FUSED = {name for names, _ in PRESETS for name in names}
+_PARTS = {name for _, each in PRESETS for parts in each for name in parts}
+
+#: The parameters of one side, by name.
+Parameters = Mapping[str, Record]
+
+
+@dataclass(frozen=True)
+class Correspondence:
+    """A parameter of A and what it is in B; None where that side has none.
+
+    Attributes:
+        a, b: one that is several of the other side is made of these, under the name of the whole.
+    """
+
+    a: Record | None
+    b: Record | None
+
+    @property
+    def records(self) -> list[Record]:
+        """Those that there are, A's first."""
+        return [record for record in (self.a, self.b) if record is not None]
+
+    @property
+    def name(self) -> str:
+        """What it is called: A's name, else B's."""
+        return self.records[0].name
+
+    @property
+    def stored_names(self) -> list[str]:
+        """The names of all parameters that it is of: of one that is several, those of its parts."""
+        found = []
+        for record in self.records:
+            made_of = record.expression if isinstance(record, Composed) else None
+            parts = made_of.stored() if made_of is not None else ()
+            names = [part.record.name for part in parts if isinstance(part, OfRecord)]
+            found += names or [record.name]
+        return found
+
+
+def split_state(name: str) -> tuple[str, str]:
+    """Return what an optimizer put in front of a parameter's name ("" for none), and the rest."""
+    match = _STATE.match(name)
+    return (match.group(), name[match.end() :]) if match else ("", name)
+
+
+def is_of_optimizer(name: str) -> bool:
+    """Return whether a tensor belongs to the training and not to the network."""
+    return bool(_STATE.match(name) or _OF_TRAINING.fullmatch(name))
+
+
+def pair_parameters(
+    a: Parameters, b: Parameters, mapping: CellMapping
+) -> tuple[list[Correspondence], list[Message]]:
+    """Bring the parameters of two checkpoints together; return them and what was done for it.
+
+    Those that are several of the other side stand first, then those of A in its order, then those
+    that B has alone. Rules and prefixes hold for an optimizer's state as well.
+
+    Raises:
+        UsageError: two parameters of one side come to one name; or a part of a fused one is
+            missing, or the shapes do not sum up.
+    """
+    pairs = [*_by_rules(a, b, mapping.fused)]
+    used = {name for pair in pairs for name in pair.stored_names}
+    a, b = ({n: r for n, r in side.items() if n not in used} for side in (a, b))
+    networks = _network(a), _network(b)
+    cells = _cells_of(networks[0]), _cells_of(networks[1])
+    preset = preset_names(*cells)
+    names = match_names(*networks, rules=(*mapping.names, *preset))
+    notes = [*said_of_preset("checkpoint.preset", preset, mapping.names, cells[0])]
+    if names.prefix_a or names.prefix_b:
+        notes.append(message("checkpoint.below", a=names.prefix_a, b=names.prefix_b))
+    elif names.unlike:
+        notes.append(message("checkpoint.unlike_names"))
+    mine, theirs = _under_common_names(a, names, "A"), _under_common_names(b, names, "B")
+    partners: dict[str, str | None] = {key: key for key in mine if key in theirs}
+    for key in mine:  # what the classes of both call otherwise in one cell
+        cell, dot, own = key.rpartition(".")
+        alike = (f"{cell}{dot}{name}" for name in alike_parameters(own))
+        free = (other for other in alike if other in theirs and other not in partners.values())
+        if key not in partners:
+            partners[key] = next(free, None)
+    left = {key: record for key, record in theirs.items() if key not in {*partners.values()}}
+    fused = _by_presets({k: r for k, r in mine.items() if partners[k] is None}, left)
+    if fused:
+        first = fused[0]
+        parts = ", ".join(name for name in first.stored_names if name != first.name)
+        notes.append(message("pairing.fused", count=len(fused), shown=f"{first.name} = {parts}"))
+        pairs += fused
+    used = {name for pair in fused for name in pair.stored_names}
+    for key, record in mine.items():
+        other = partners[key]
+        if record.name not in used:
+            pairs.append(Correspondence(record, None if other is None else theirs[other]))
+    pairs += [Correspondence(None, record) for record in left.values() if record.name not in used]
+    return pairs, notes
+
+
+def check_mapping(mapping: CellMapping, names: Iterable[str]) -> None:
+    """Refuse a line of a mapping that no parameter matches.
+
+    Raises:
+        UsageError: there is one.
+    """
+    bare = {split_state(name)[1] for name in names}
+    cells = {name.rpartition(".")[0] for name in bare}
+    for line in mapping.fused:
+        if all(line.parts_of(cell) is None for cell in cells):
+            raise UsageError.saying("checkpoint.no_fused", pattern=line.parts[0].source)
+    for rule in mapping.names:
+        if all(rule.rename(name) is None for name in bare):
+            raise UsageError.saying("error.name_unused", pattern=rule.source, path="A")
+
+
+def _network(names: Iterable[str]) -> list[str]:
+    """Return the names of parameters, without what optimizers put in front of them."""
+    own = [name for name in names if not is_of_optimizer(name)]
+    return own or [split_state(name)[1] for name in names]
+
+
+def _cells_of(parameters: Iterable[str]) -> set[str]:
+    """Return the cells of parameters, and those around them."""
+    cells = {cell_of_parameter(name) for name in parameters}
+    return cells.union(*map(around, cells))
+
+
+def _under_common_names(side: Parameters, names: Names, which: str) -> dict[str, Record]:
+    """Return the parameters of A or of B (`which`) by the names that both have."""
+    found: dict[str, Record] = {}
+    for name, record in side.items():
+        state, bare = split_state(name)
+        common = names.common_a(bare) if which == "A" else names.common_b(bare)
+        if common is None:  # what lies outside of the network that both have meets only its like
+            common = renamed(names.rules, bare) if which == "A" else bare
+        key = state + common
+        if key in found:
+            two = {"first": shortened(found[key].name), "second": shortened(name)}
+            said = {"side": which, **two, "name": shortened(key)}
+            raise UsageError.saying("checkpoint.two_to_one", **said)
+        found[key] = record
+    return found
+
+
+def _by_rules(a: Parameters, b: Parameters, rules: Sequence[FusedRule]) -> Iterator[Correspondence]:
+    """Yield the parameters of either side that are several of the other one, as a user says."""
+    for own, others, turned in ((a, b, False), (b, a, True)) if rules else ():
+        for name, record in own.items():
+            state, bare = split_state(name)
+            cell, _, path = bare.rpartition(".")
+            named = ((rule, rule.parts_of(cell)) for rule in rules)
+            rule, cells = next(((r, c) for r, c in named if c is not None), (None, ()))
+            parts = {f"{state}{part}.{path}": others.get(f"{state}{part}.{path}") for part in cells}
+            known = [part for part in parts.values() if part is not None]
+            if rule is None or not known:
+                continue  # of a state, or a bias, that only one side has
+            if len(known) < len(parts):
+                lacking = next(part for part, found in parts.items() if found is None)
+                lost = {"name": shortened(name), "part": shortened(lacking)}
+                raise UsageError.saying("checkpoint.no_part", **lost)
+            shapes = [part.leaf.shape or () for part in known]
+            rows = [shape[0] if shape else 0 for shape in shapes]
+            dtypes = {part.leaf.dtype for part in known}
+            alike = len({shape[1:] for shape in shapes}) == len(dtypes) == 1 and all(rows)
+            fits = alike and (sum(rows), *shapes[0][1:]) == record.leaf.shape
+            order = rule.order(rows) if fits else None
+            if order is None:
+                said = {"name": shortened(name), "shape": str([*(record.leaf.shape or ())])}
+                each = (f"{shortened(p.name)} {[*shape]}" for p, shape in zip(known, shapes))
+                said["parts"] = ", ".join(each)
+                raise UsageError.saying("checkpoint.parts_unlike", **said, groups=rule.groups)
+            whole = joined(known, name, order=order.tolist() if rule.groups > 1 else None)
+            yield Correspondence(whole, record) if turned else Correspondence(record, whole)
+
+
+def _by_presets(a: Parameters, b: Parameters) -> list[Correspondence]:
+    """Return fused weights and what they are made of, where both are called as they usually are.
+
+    Biases of the same cells, and an optimizer's state, follow the weights.
+
+    Args:
+        a, b: what has no partner, by common names.
+    """
+    found = []
+    for own, others, turned in ((a, b, False), (b, a, True)):
+        weights = {n: r for n, r in own.items() if _last(n) in _FUSED and not is_of_optimizer(n)}
+        parts = {n: r for n, r in others.items() if _last(n) in _PARTS and not is_of_optimizer(n)}
+        usual = as_most(find_fused(weights, parts).values()) if weights and parts else ()
+        fused = {of.cell: of for of in usual}
+        for name, record in own.items():
+            state, bare = split_state(name)
+            of = fused.get(cell_of_parameter(bare))
+            whole = None if of is None else _made_of(of, state, name, record, others)
+            if whole is not None:
+                found.append(Correspondence(*(whole, record)[:: 1 if turned else -1]))
+    return found
+
+
+def _made_of(of: Fused, state: str, name: str, record: Record, others: Parameters) -> Record | None:
+    """Return the parts of a fused parameter as one; None where they do not make it up."""
+    bare = {n.removeprefix(state): r for n, r in others.items() if n.startswith(state)}
+    parts = parts_of(of, name, bare)
+    if parts is None:
+        return None
+    matrix = len(record.leaf.shape or ()) == 2
+    turned = {"turned": matrix and of.parts_transposed, "turned_back": matrix and of.transposed}
+    shapes = {(part.leaf.shape or ())[1:] for part in parts}
+    if len(shapes) > 1 and not turned["turned"]:
+        return None
+    whole = joined(parts, record.name, order=of.order.tolist(), **turned)
+    return whole if whole.leaf.shape == record.leaf.shape else None
+
+
+def _last(name: str) -> str:
+    return cell_of_parameter(name).rpartition(".")[2]
