@@ -16,8 +16,9 @@ from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.cli import preflight, run
-from mindrlhf_msprobe.cli.exit_codes import UNDECIDED, close_stdout, complain
+from mindrlhf_msprobe.cli.answering import close_stdout, complain, print_answer
 from mindrlhf_msprobe.cli.parsing import Command, Parser, in_our_words, joined, language_of
+from mindrlhf_msprobe.common.exit_codes import UNDECIDED
 from mindrlhf_msprobe.common.language import speak, speaking
 from mindrlhf_msprobe.common.printable import printable_lines
 from mindrlhf_msprobe.errors import ConfigError, MsprobeError
@@ -90,7 +91,10 @@ def _answered(arguments: argparse.Namespace) -> int:
     if arguments.command == run.NAME:
         return run.run_script(arguments)  # what the script raises is Python's to report
     try:
-        return int(arguments.run(arguments))
+        found = arguments.run(arguments)
+        if isinstance(found, int):
+            return found
+        return print_answer(found, as_json=getattr(arguments, "json", False))
     except MsprobeError as error:
         complain(arguments.command, error.said, lines=isinstance(error, ConfigError))
         return UNDECIDED

@@ -10,26 +10,22 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.exit_codes import (
-    DIVERGED,
-    SAME,
-    UNDECIDED,
-    answer,
-    complain,
-    of_checkpoints,
-    of_comparison,
-)
+from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import (
     SUGGEST,
     Command,
     Commands,
     add_tolerance,
     collect_rarely,
+    refuse_empty,
     tolerances_of,
     two_of,
     unexpected,
 )
+from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.errors import MsprobeError, UsageError
+from mindrlhf_msprobe.report.answer import Answer, Lines
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -107,13 +103,13 @@ def add_parser(commands: Commands) -> None:
     add("-dm", "--data_mapping", metavar="FILE", group="msprobe")
 
 
-def _compare(arguments: argparse.Namespace) -> int:
+def _compare(arguments: argparse.Namespace) -> Answer:
     collect_rarely()
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     from mindrlhf_msprobe.cli.pages import check_page, write_page
-    from mindrlhf_msprobe.report.console.comparison import render
+    from mindrlhf_msprobe.report.comparison import lines_of
     from mindrlhf_msprobe.report.staging import OutputError
 
     if arguments.reduce:
@@ -139,17 +135,27 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         runs = list(dict.fromkeys([result.run_a, result.run_b]))
         write_page(arguments.html, runs, result, (), arguments.tokenizer, arguments.lang)
-    code = UNDECIDED if unwritable else _code(result, arguments.fail_on)
+    verdict = result.verdict
+    code = _strictly(verdict.status.exit_code, verdict.suspicious.records, arguments.fail_on)
     seconds = time.perf_counter() - began
     replayed = _replayed(arguments, result)
-    if arguments.json:
-        beside = {} if replayed is None else {"replay": replayed.to_json()}
-        return answer({**result.to_json(), **beside}, code)
-    page = [] if arguments.html is None else [say("report.file", file=arguments.html)]
-    as_recorded = not any(note.code == "layout.joined" for note in result.remarks)
-    command = _command_for(arguments, result) if as_recorded and not arguments.replay else ""
-    again = [] if replayed is None else [replayed.text]
-    return answer("\n".join([render(result, seconds, replay=command), *page, *again]), code)
+
+    def lines() -> Lines:
+        command = "" if arguments.replay else _command_for(arguments, result)
+        page = [] if arguments.html is None else [say("report.file", file=arguments.html)]
+        again = [] if replayed is None else replayed.text.split("\n")
+        return [*lines_of(result, seconds, command), *page, *again]
+
+    return Answer(
+        UNDECIDED if unwritable else code,
+        lines,
+        lambda: result.to_json() | ({} if replayed is None else {"replay": replayed.to_json()}),
+    )
+
+
+def _strictly(code: int, suspicious: int, fail_on: str) -> int:
+    """Return the exit code of what is the same, where the suspicious fails if that was asked."""
+    return DIVERGED if code == SAME and fail_on == "suspicious" and suspicious else code
 
 
 def _comparing(arguments: argparse.Namespace) -> Callable[[str | None], Comparison]:
@@ -159,7 +165,7 @@ def _comparing(arguments: argparse.Namespace) -> Callable[[str | None], Comparis
         UsageError: an option is wrong.
     """
     from mindrlhf_msprobe.api import compare_runs
-    from mindrlhf_msprobe.report.console.terminal import progress_bar
+    from mindrlhf_msprobe.report.terminal import progress_bar
 
     options = _compare_options(arguments)
 
@@ -193,15 +199,14 @@ def _reducing(arguments: argparse.Namespace) -> Callable[[str | None], Compariso
     return reduce
 
 
-def _shard(arguments: argparse.Namespace) -> int:
+def _shard(arguments: argparse.Namespace) -> Answer:
     """Compare one shard and write its part; the exit code says that it was compared.
 
     Raises:
         MsprobeError: an option is wrong, the runs cannot be read, or the part cannot be written.
     """
     from mindrlhf_msprobe.api import compare_shard
-    from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.terminal import progress_bar
+    from mindrlhf_msprobe.report.terminal import progress_bar
 
     _refuse_options(arguments, _OF_A_REDUCTION, "cli.shard_option")
     if arguments.mapping == SUGGEST:
@@ -218,8 +223,6 @@ def _shard(arguments: argparse.Namespace) -> int:
             progress=advance,
             **options,
         )
-    if arguments.json:
-        return answer(found.to_json(), SAME)
     counts = {name: getattr(found, name) for name in ("number", "of", "ranks", "steps", "records")}
     lines = [say("cli.shard", **counts, different=found.different)]
     if found.first is not None:
@@ -228,12 +231,11 @@ def _shard(arguments: argparse.Namespace) -> int:
     if not found.steps:
         lines.append(say("cli.shard_nothing"))
     lines.append(say("cli.shard_part", path=found.path, of=found.of))
-    return answer("\n".join(lines), SAME)
+    return Answer(SAME, lambda: lines, found.to_json)
 
 
 def _refuse_options(arguments: argparse.Namespace, names: Iterable[str], code: str) -> None:
     """Refuse options that were given and say nothing here."""
-    from mindrlhf_msprobe.errors import UsageError
 
     for name in names:
         if getattr(arguments, name) not in (None, False, [], "local", FAIL_ON[0]):
@@ -243,14 +245,19 @@ def _refuse_options(arguments: argparse.Namespace, names: Iterable[str], code: s
 def _command_for(arguments: argparse.Namespace, result: Comparison) -> str:
     """Return the command that replays the entry to blame; "" where none is, or it cannot be."""
     first = result.verdict.first_divergence
-    if first is None or first.entry is None:
+    if first is None or first.entry is None or _is_joined(result):
         return ""
     from mindrlhf_msprobe.replay.offline.script.recorded import command_for
 
     return command_for(result, _folder_of(arguments))
 
 
-def _suggest(arguments: argparse.Namespace) -> int:
+def _is_joined(result: Comparison) -> bool:
+    """Return whether entries of several ranks were joined, so that none was recorded as it is."""
+    return any(note.code == "layout.joined" for note in result.remarks)
+
+
+def _suggest(arguments: argparse.Namespace) -> Answer:
     """Write a proposal of a mapping instead of comparing.
 
     Raises:
@@ -258,7 +265,6 @@ def _suggest(arguments: argparse.Namespace) -> int:
         RunError: a run cannot be read, or nothing is there to go by.
     """
     from mindrlhf_msprobe.comparison.pairing.frameworks.suggest import suggest_mapping
-    from mindrlhf_msprobe.errors import UsageError
 
     options = _compare_options(arguments)
     a, b = options["a"], options["b"]
@@ -266,19 +272,10 @@ def _suggest(arguments: argparse.Namespace) -> int:
         raise UsageError.saying("cli.two_runs", runs=[a], hint="")
     found = suggest_mapping(a, b, arguments.output_path, options["phases"], options["ranks"])
     path = str(found.path)
-    if arguments.json:
-        lines = {line.source: [line.target, round(line.confidence, 3)] for line in found.lines}
-        content = {"mapping": path, "lines": lines, "alone": [list(each) for each in found.alone]}
-        return answer(content, SAME if found.lines else UNDECIDED)
+    lines = {line.source: [line.target, round(line.confidence, 3)] for line in found.lines}
+    content = {"mapping": path, "lines": lines, "alone": [list(each) for each in found.alone]}
     said = say("suggest.written", path=path, count=len(found.lines), a=a, b=b)
-    return answer(said, SAME if found.lines else UNDECIDED)
-
-
-def _code(result: Comparison, fail_on: str) -> int:
-    """Return the exit code of a comparison whose tables were written."""
-    code = of_comparison(result)
-    fails = code == SAME and fail_on == "suspicious" and result.verdict.suspicious.records
-    return DIVERGED if fails else code
+    return Answer(SAME if found.lines else UNDECIDED, lambda: [said], lambda: content)
 
 
 def _folder_of(arguments: argparse.Namespace) -> str:
@@ -290,10 +287,9 @@ def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | N
     """Compute the entry that is to blame again, where that was asked for and can be done."""
     if not arguments.replay or result.verdict.first_divergence is None:
         return None
-    if any(note.code == "layout.joined" for note in result.remarks):
+    if _is_joined(result):
         complain("compare", message("layout.no_replay"))
         return None
-    from mindrlhf_msprobe.errors import MsprobeError
     from mindrlhf_msprobe.replay.offline.replaying import replay_entry
     from mindrlhf_msprobe.replay.offline.script.recorded import asked_by
 
@@ -310,12 +306,10 @@ def _runs(arguments: argparse.Namespace) -> list[str]:
     Raises:
         UsageError: they are not so many, or one is empty.
     """
-    from mindrlhf_msprobe.errors import UsageError
 
     runs = [arguments.golden_path, *arguments.runs, arguments.target_path]
     runs = [run for run in runs if run is not None]
-    if "" in runs:
-        raise UsageError.saying("cli.empty_path_of_a_run")
+    refuse_empty(*runs)
     within_one = len(runs) == 1 and (
         arguments.phases or arguments.ranks or "=" in (arguments.keys or "")
     )
@@ -331,7 +325,6 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UsageError: one of them is wrong.
     """
-    from mindrlhf_msprobe.errors import UsageError
 
     runs = _runs(arguments)
     phases = two_of("--phases", arguments.phases, "cli.two_names")
@@ -369,16 +362,15 @@ def _are_checkpoints(paths: list[str]) -> bool:
         return False
 
 
-def _compare_checkpoints(arguments: argparse.Namespace, paths: list[str]) -> int:
-    """Compare two checkpoints as the command line wants it; return the exit code.
+def _compare_checkpoints(arguments: argparse.Namespace, paths: list[str]) -> Answer:
+    """Compare two checkpoints as the command line wants it.
 
     Raises:
         MsprobeError: a side cannot be read, an option is wrong, or the output cannot be written.
     """
     from mindrlhf_msprobe.api import compare_checkpoints
-    from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.checkpoints import render
-    from mindrlhf_msprobe.report.console.terminal import progress_bar
+    from mindrlhf_msprobe.report.checkpoints import lines_of
+    from mindrlhf_msprobe.report.terminal import progress_bar
 
     for name, default in _OF_RUNS.items():
         if getattr(arguments, name) not in (default, None):
@@ -404,9 +396,6 @@ def _compare_checkpoints(arguments: argparse.Namespace, paths: list[str]) -> int
             lang=arguments.lang,
             progress=advance,
         )
-    code = of_checkpoints(found)
-    if code == SAME and arguments.fail_on == "suspicious" and found.suspicious:
-        code = DIVERGED
-    if arguments.json:
-        return answer(found.to_json(), code)
-    return answer(render(found, time.perf_counter() - began), code)
+    seconds = time.perf_counter() - began
+    code = _strictly(found.status.exit_code, found.suspicious, arguments.fail_on)
+    return Answer(code, lambda: lines_of(found, seconds), found.to_json)

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, complain
+from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import LANG, Command, Commands
+from mindrlhf_msprobe.common.exit_codes import SAME, UNDECIDED
+from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.report.messages import say
 
 NAME = "run"
@@ -41,7 +43,6 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def run_script(arguments: argparse.Namespace) -> int:
     """Run the script; what it raises is not caught."""
-    from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.integrations.launcher import check_script, start
 
     try:
@@ -77,7 +78,6 @@ def _sum_up(process: int) -> None:
 
 def _summary() -> Iterable[str]:
     from mindrlhf_msprobe.common.current import CURRENT
-    from mindrlhf_msprobe.errors import RunError
     from mindrlhf_msprobe.integrations.patches import has_trainer
 
     if not CURRENT.recorded and has_trainer():  # else that there is none is said
@@ -92,7 +92,7 @@ def _summary() -> Iterable[str]:
 
 def _held(path: Path, rank: int) -> list[str]:
     """Return what a run holds of one rank."""
-    from mindrlhf_msprobe.report.console.listing import render_summary
+    from mindrlhf_msprobe.report.listing import render_summary
     from mindrlhf_msprobe.storage.reading.inventory import file_sizes
     from mindrlhf_msprobe.storage.reading.reader import open_run
 

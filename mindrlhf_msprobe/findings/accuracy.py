@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
 from mindrlhf_msprobe.findings.words import Keyword, Shown
@@ -21,6 +23,11 @@ class Accuracy(Keyword):
     ORDINARY = "ordinary"
     WRONG = "wrong"
     UNDECIDED = "undecided"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that says it."""
+        return {Accuracy.ORDINARY: SAME, Accuracy.WRONG: DIVERGED}.get(self, UNDECIDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +191,17 @@ def _named(call: str, cell: str) -> str:
 
 #: Verdicts, the most suspicious first.
 VERDICTS = ("wrong", "undecided", "unjudged", "ordinary")
+
+
+def exit_code_of(verdicts: Iterable[str]) -> int:
+    """Return the exit code that says whether what was recorded is right.
+
+    What computes nothing in floating point, and has no opinion, does not count beside what does.
+    """
+    found = {*verdicts} - {"unjudged"}
+    if "wrong" in found:
+        return DIVERGED
+    return SAME if found == {"ordinary"} else UNDECIDED
 
 
 @dataclass(frozen=True)

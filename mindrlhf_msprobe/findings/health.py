@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
+from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
 from mindrlhf_msprobe.findings.comparison import Stopped
@@ -36,6 +37,11 @@ class Health(Keyword):
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
     NOT_CHECKED = "not_checked"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that says it."""
+        return {Health.HEALTHY: SAME, Health.UNHEALTHY: DIVERGED}.get(self, UNDECIDED)
 
 
 @dataclass(frozen=True, slots=True)

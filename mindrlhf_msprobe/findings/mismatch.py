@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
 from mindrlhf_msprobe.findings.words import Keyword, Shown, as_json, by_fields
@@ -463,6 +464,14 @@ class Mismatches:
     def first(self) -> Mismatch | None:
         """The first step and rank that part, or None."""
         return next((one for one in self.found if one.status is Agreement.PARTED), None)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that says whether they agree, or are proved to be one computation."""
+        if self.certificate is None and self.status is Agreement.UNDECIDED:
+            return UNDECIDED
+        agrees = self.status.agrees if self.certificate is None else bool(self.certificate)
+        return SAME if agrees else DIVERGED
 
     def __bool__(self) -> bool:
         """Return whether they agree."""

@@ -7,6 +7,7 @@ from dataclasses import fields
 from enum import Enum
 from typing import Any
 
+from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.message import Message, Messages, all_in_words
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 
@@ -49,6 +50,11 @@ class Outcome(Keyword):
     WITHIN_TOLERANCE = "within_tolerance"
     DIVERGED = "diverged"
     INCOMPARABLE = "incomparable"
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that says it."""
+        return {Outcome.DIVERGED: DIVERGED, Outcome.INCOMPARABLE: UNDECIDED}.get(self, SAME)
 
 
 class CulpritCode(Keyword):

@@ -26,6 +26,7 @@ import numpy as np
 from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.phases import ROLLOUT_CORR
+from mindrlhf_msprobe.report.answer import Code, Lines, capped
 from mindrlhf_msprobe.report.messages import say, texts_of
 from mindrlhf_msprobe.report.sheets import clean, harmless
 from mindrlhf_msprobe.storage import layout
@@ -146,37 +147,42 @@ def width() -> int:
     return min(_WIDEST, shutil.get_terminal_size().columns) - 1
 
 
-def render_series(
+def series_lines(
     sides: Sequence[Sequence[Series | None]],
     runs: Sequence[str],
     missing: Iterable[Missing],
     most: int,
-) -> str:
+) -> Lines:
     """Return plots of series, each with all runs, and what is missing.
 
     Args:
         runs: what the legend of several ones calls each.
         most: plots; of the further ones it is said how many there are.
     """
-    blocks = ["\n".join(_block(of_runs, runs)) for of_runs in sides[:most]]
+    blocks: list[Lines] = [[*_block(of_runs, runs)] for of_runs in sides[:most]]
     if len(sides) > most:
-        blocks.append(say("trend.more_series", count=len(sides) - most))
+        blocks.append([say("trend.more_series", count=len(sides) - most)])
     if lines := [say("trend.missing", name=m.name, why=m.why) for m in missing]:
-        blocks.append("\n".join([say("trend.not_available"), *lines]))
-    return "\n\n".join(blocks)
+        blocks.append([say("trend.not_available"), lines])
+    return _apart(blocks)
 
 
-def _block(of_runs: Sequence[Series | None], runs: Sequence[str]) -> Iterator[str]:
+def _apart(blocks: Sequence[Lines]) -> Lines:
+    """Return the lines of blocks with an empty one between two."""
+    return [line for block in blocks if block for line in ("", *block)][1:]
+
+
+def _block(of_runs: Sequence[Series | None], runs: Sequence[str]) -> Iterator[Any]:
     some = next(series for series in of_runs if series is not None)
     parts = [some.name, some.statistic, some.phase, say("trend.rank", rank=some.rank)]
     yield "  ".join(filter(None, parts))
-    yield from plot([_line(series) for series in of_runs], width())
+    yield from map(Code, plot([_line(series) for series in of_runs], width()))
+    under = []
     for side, mark, run, series in zip(SIDES, MARKS, runs, of_runs):
-        legend = f"{mark} {side} ({printable(run)}): " if len(runs) > 1 else ""
-        yield f"  {legend}{_summary(series)}"
+        legend = f"{mark} {side} ({run}): " if len(runs) > 1 else ""
+        under.append(f"{legend}{_summary(series)}")
     notes = dict.fromkeys(n for s in of_runs if s is not None for n in s.notes)
-    if notes:
-        yield f"  {texts_of(notes)}"
+    yield [*under, texts_of(notes)] if notes else under
 
 
 def _line(series: Series | None) -> tuple[np.ndarray, np.ndarray]:
@@ -206,28 +212,28 @@ def _listed(steps: Sequence[int]) -> dict[str, Any]:
     return {"steps": ", ".join(map(str, steps[:_MOST_STEPS])), "more": len(steps) - _MOST_STEPS}
 
 
-def render_similarity(found: GradientTrend) -> str:
+def similarity_lines(found: GradientTrend) -> Lines:
     """Return how alike gradients are: a plot for each rank and phase, then what is suspicious."""
     groups: dict[tuple[int, str], list[OfUpdate]] = {}
     for update in found.updates:
         groups.setdefault((update.rank, update.phase), []).append(update)
-    blocks = ["\n".join(_similar(*of, updates)) for of, updates in groups.items()]
-    blocks.append("\n".join(_suspicious(found)))
-    return "\n\n".join(filter(None, blocks))
+    blocks = [[*_similar(*of, updates)] for of, updates in groups.items()]
+    return _apart([*blocks, [*_suspicious(found)]])
 
 
-def _similar(rank: int, phase: str, updates: Sequence[OfUpdate]) -> Iterator[str]:
+def _similar(rank: int, phase: str, updates: Sequence[OfUpdate]) -> Iterator[Any]:
     yield "  ".join((say("trend.similarity"), phase, say("trend.rank", rank=rank)))
     among = max(update.update for update in updates) + 1
     x = np.array([update.step + update.update / among for update in updates])
-    yield from plot([(x, np.array([update.value for update in updates]))], width())
+    y = np.array([update.value for update in updates])
+    yield from map(Code, plot([(x, y)], width()))
     last = updates[-1]
     values = {"first": f"{updates[0].value:.6f}", "last": f"{last.value:.6f}"}
     size = {"parameters": last.parameters, "size": last.size}
-    yield "  " + say("trend.similarity_summary", count=len(updates), **values, **size)
+    yield [say("trend.similarity_summary", count=len(updates), **values, **size)]
 
 
-def _suspicious(found: GradientTrend) -> Iterator[str]:
+def _suspicious(found: GradientTrend) -> Iterator[Any]:
     suspicious = found.suspicious
     if not found.compared:
         yield say("trend.no_gradients_compared")
@@ -236,9 +242,8 @@ def _suspicious(found: GradientTrend) -> Iterator[str]:
         yield say("trend.gradients_alike", updates=len(found.updates), parameters=count)
     else:
         yield say("trend.gradients_fall", place=location(suspicious[0]), count=len(suspicious))
-        yield from (f"  {location(s)}: {why_of(s)}" for s in suspicious[:_MOST_SUSPICIOUS])
-        if len(suspicious) > _MOST_SUSPICIOUS:
-            yield "  " + say("trend.more_suspicious", count=len(suspicious) - _MOST_SUSPICIOUS)
+        shown = (f"{location(s)}: {why_of(s)}" for s in suspicious)
+        yield capped(shown, _MOST_SUSPICIOUS, "trend.more_suspicious")
     for side in "AB":
         steps = sorted({step for of, step, _ in found.alone if of == side})
         if steps:

@@ -8,6 +8,7 @@ import random
 import pytest
 from helpers.health_runs import HealthRun, tensor
 from helpers.side_files import OPINION, ROW, changed, hostile, raw, small_run, write_lines
+from mindrlhf_msprobe.report.console.accuracy import render as render_accuracy
 
 from mindrlhf_msprobe import check_run, check_runs
 from mindrlhf_msprobe.checks import rule
@@ -15,9 +16,8 @@ from mindrlhf_msprobe.checks.accuracy import accuracy_of
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings.accuracy import Accuracy
 from mindrlhf_msprobe.findings.health import Health, Severity
-from mindrlhf_msprobe.report.console.accuracy import render as render_accuracy
-from mindrlhf_msprobe.report.console.checks import render
-from mindrlhf_msprobe.report.tables.accuracy import write_accuracy
+from mindrlhf_msprobe.report.accuracy import write_accuracy
+from mindrlhf_msprobe.report.checks import render
 from mindrlhf_msprobe.storage.place import Place
 
 OPINIONS, ROWS = "opinions.rank0.jsonl", "free_benchmark.rank0.jsonl"

@@ -266,7 +266,7 @@ def test_whatever_fails_while_tables_are_written_loses_no_answer(
     def fails(*_):
         raise error
 
-    monkeypatch.setattr("mindrlhf_msprobe.report.tables.workbook.write_xlsx", fails)
+    monkeypatch.setattr("mindrlhf_msprobe.report.workbook.write_xlsx", fails)
     with pytest.raises(RunError, match="cannot be written") as raised:
         compare_runs(runs[0], runs[2], output_path=tmp_path / "out")
     assert raised.value.comparison.verdict.status == "diverged"

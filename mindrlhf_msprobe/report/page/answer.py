@@ -15,24 +15,17 @@ from mindrlhf_msprobe.findings.health import (
     Health,
     json_values,
 )
-from mindrlhf_msprobe.report.answer import (
-    facts_of,
-    in_order,
-    merged,
-    settings_file,
-    size_of_next,
-    values_of,
-    weights_line,
-)
-from mindrlhf_msprobe.report.console.checks import (
+from mindrlhf_msprobe.report.answer import texts
+from mindrlhf_msprobe.report.checks import (
     again,
     not_checked_in_one_line,
     place_in_words,
     run_headline,
 )
-from mindrlhf_msprobe.report.console.comparison import headline, settings_in_one_line
+from mindrlhf_msprobe.report.comparison import facts_of, headline, next_step_of, size_of_next
 from mindrlhf_msprobe.report.messages import say, text_of
 from mindrlhf_msprobe.report.page.data import Words, both, each_said, known, paragraph_said, said
+from mindrlhf_msprobe.report.preflight import in_order, merged, values_of, weights_line
 from mindrlhf_msprobe.storage.place import Place
 
 _TONES = {
@@ -52,11 +45,13 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
     at = known(view="where", step=found.step, rank=found.rank, phase=found.phase)
     links = {"suspicious": at | known(record=found.record)}
     told = facts_of(comparison)
-    texts = each_said(lambda: [fact.line for fact in facts_of(comparison)])
-    lines = [{"text": t, "link": links.get(fact.about)} for fact, t in zip(told, texts)]
+    said = each_said(lambda: [fact.line for fact in facts_of(comparison)])
+    lines = [{"text": text, "link": links.get(fact.about)} for fact, text in zip(told, said)]
+    closer = None if first is None else first.next_step
+    takes = both(lambda: "" if first is None else size_of_next(first, False).strip())
     return {
         "tone": "warn" if verdict.suspicious.records and first is None else _TONES[verdict.status],
-        "headline": both(lambda: " ".join(line.strip() for line in headline(verdict))),
+        "headline": both(lambda: " ".join(line.strip() for line in texts(headline(verdict)))),
         "sentence": None
         if first is None
         else paragraph_said(first.reasons)
@@ -65,17 +60,14 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
         "cause": None if first is None else first.cause.value,
         "place": None if first is None else link_of(first),
         "lines": lines,
-        **_next_step(first),
+        "next_step": None if closer is None else next_step_of(closer),
+        "next_step_note": None if closer is None else takes or None,
         "counts": [
             [status.value, number, _OF_STATUS.get(status, "bad")]
             for status in Status
             if (number := verdict.counts.get(status.value, 0))
         ],
     }
-
-
-def _plain(make: Any) -> list[dict[str, Any]]:
-    return [{"text": text, "link": None} for text in each_said(make)]
 
 
 def link_of(first: Divergence) -> dict[str, Any]:
@@ -86,20 +78,10 @@ def link_of(first: Divergence) -> dict[str, Any]:
     return at | {"view": "where", "record": first.record}
 
 
-def _next_step(first: Divergence | None) -> dict[str, Any]:
-    if first is None or first.next_step is None:
-        return {"next_step": None, "next_step_note": None}
-    settings = first.next_step
-    note = both(lambda: size_of_next(first, False).strip())
-    return {
-        "next_step": f"{settings_file(settings)}: {settings_in_one_line(settings)}",
-        "next_step_note": note or None,
-    }
-
-
 def of_check(check: CheckResult) -> dict[str, Any]:
     """Return the head's `answer` of one run's check."""
     worst = next((f for f in check.findings if f.severity.counts), None)
+    about = [] if worst is None else each_said(lambda: _about(worst))
     counts = check.counts
     tones = {"error": "bad", "warning": "warn", "note": "good"}
     return {
@@ -108,10 +90,8 @@ def of_check(check: CheckResult) -> dict[str, Any]:
         "sentence": None if worst is None else said(worst.said),
         "cause": None if worst is None else worst.rule,
         "place": None if worst is None else link_of_place(worst.place),
-        "lines": [] if worst is None else _plain(lambda: _about(worst)),
-        "next_step": None
-        if worst is None or worst.next_step is None
-        else f"msprobe_config: {settings_in_one_line(worst.next_step)}",
+        "lines": [{"text": text, "link": None} for text in about],
+        "next_step": worst and worst.next_step and next_step_of(worst.next_step),
         "next_step_note": None,
         "counts": [[name, number, tones[name]] for name, number in counts.items() if number],
     }
@@ -240,7 +220,6 @@ class CheckFindings:
             yield self._finding(number, side, finding)
 
     def _finding(self, number: int, side: str, finding: CheckFinding) -> dict[str, Any]:
-        settings = finding.next_step
         return {
             **{"id": number, "side": side, "rule": finding.rule},
             "severity": finding.severity.value,
@@ -253,7 +232,7 @@ class CheckFindings:
             "ranks": [*finding.ranks],
             "causes": [said(cause) for cause in finding.causes],
             "evidence": [_evidence(one) for one in finding.evidence[:_MOST_EVIDENCE]],
-            "next_step": settings and f"msprobe_config: {settings_in_one_line(settings)}",
+            "next_step": finding.next_step and next_step_of(finding.next_step),
             "stack": [*finding.stack[:_MOST_FRAMES]],
             "follows": [*self._shown(side, finding.followed_by)],
         }

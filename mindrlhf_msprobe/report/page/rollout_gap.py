@@ -9,7 +9,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, in_words
 from mindrlhf_msprobe.findings.mismatch import Agreement, Mismatch, Mismatches, Stage, TokenMap
-from mindrlhf_msprobe.report.console.mismatch import headline, how_far
+from mindrlhf_msprobe.report.mismatch import headline, how_far
 from mindrlhf_msprobe.report.page.data import (
     NO_VALUE,
     NOT_FINITE,

@@ -13,7 +13,7 @@ from helpers.rollouts import recorded
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
 from mindrlhf_msprobe.demo import fault as rollout_fault
 from mindrlhf_msprobe.findings.mismatch import Agreement, Cause
-from mindrlhf_msprobe.report.console.mismatch import render
+from mindrlhf_msprobe.report.mismatch import render
 
 
 def always(plant):

@@ -11,7 +11,6 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,9 @@ from mindrlhf_msprobe.findings import (
     Status,
     TableName,
 )
-from mindrlhf_msprobe.report.messages import text_of, texts_of
+from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import (
+    Column,
     Percent,
     Row,
     Sheet,
@@ -34,17 +34,29 @@ from mindrlhf_msprobe.report.sheets import (
     clean,
     colour_of_finding,
     take_name,
+    write_csv_files,
 )
 from mindrlhf_msprobe.report.xlsx import write_xlsx
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 BITWISE = "bitwise"
 
-#: A column: its header and what it shows of a finding.
-Column = tuple[str, Callable[[Finding], Any]]
+_Cell = Callable[[Finding], Any]
+_WIDE = 60  # characters of names and texts
+#: As long as what they usually say. Bench Name is mostly NPU Name; all that is frozen must fit.
+_WIDTHS = {"status": 17, "suspicion": 26, "Bench Name": 30}
+_SENTENCES = ("note", "Err_message", "NPU_Stack_Info")
 
 
-def _metric(name: str) -> Callable[[Finding], Any]:
+def _column(header: str, cell: str | _Cell = "") -> Column:
+    """Return a column as wide as its header, or as what it usually holds."""
+    width = min(60, max(10, sum(1 if char.isascii() else 2 for char in header) + 2))
+    if header.endswith("Name") or header.startswith("text") or header in _SENTENCES:
+        width = _WIDE
+    return Column(header, _WIDTHS.get(header, width), cell)
+
+
+def _metric(name: str) -> _Cell:
     def show(finding: Finding) -> Any:
         if finding.metrics is not None:
             return getattr(finding.metrics, name)
@@ -66,7 +78,7 @@ _IDENTICAL = {
 }
 
 
-def _share(name: str) -> Callable[[Finding], Any]:
+def _share(name: str) -> _Cell:
     show = _metric(name)
 
     def share(finding: Finding) -> Any:
@@ -76,7 +88,7 @@ def _share(name: str) -> Callable[[Finding], Any]:
     return share
 
 
-def _side(side: str, name: str) -> Callable[[Finding], Any]:
+def _side(side: str, name: str) -> _Cell:
     def show(finding: Finding) -> Any:
         value = getattr(getattr(finding, side), name)
         return str(list(value)) if isinstance(value, tuple) else value
@@ -84,7 +96,7 @@ def _side(side: str, name: str) -> Callable[[Finding], Any]:
     return show
 
 
-def _statistic(side: str, name: str) -> Callable[[Finding], Any]:
+def _statistic(side: str, name: str) -> _Cell:
     """Show a statistic; max of a scalar argument is its value."""
 
     def show(finding: Finding) -> Any:
@@ -94,7 +106,7 @@ def _statistic(side: str, name: str) -> Callable[[Finding], Any]:
     return show
 
 
-def _difference(name: str) -> Callable[[Finding], Any]:
+def _difference(name: str) -> _Cell:
     """Return b−a, which is NPU less Bench."""
 
     def show(finding: Finding) -> Any:
@@ -104,7 +116,7 @@ def _difference(name: str) -> Callable[[Finding], Any]:
     return show
 
 
-def _relative_difference(name: str) -> Callable[[Finding], Any]:
+def _relative_difference(name: str) -> _Cell:
     """Return |b−a| / |a|, relative to Bench and shown in percent, as msprobe does: 50.0%."""
 
     def show(finding: Finding) -> Any:
@@ -129,7 +141,7 @@ def _id(finding: Finding) -> Any:
     return int(finding.path) if _INDEX.fullmatch(finding.path) else finding.path or 0
 
 
-def _text_of(side: str) -> Callable[[Finding], Any]:
+def _text_of(side: str) -> _Cell:
     def show(finding: Finding) -> Any:
         value = getattr(finding, side).value
         return value if isinstance(value, str) else None
@@ -137,68 +149,49 @@ def _text_of(side: str) -> Callable[[Finding], Any]:
     return show
 
 
-def _both(name: str, show: Callable[[str, str], Callable[[Finding], Any]]) -> tuple[Column, ...]:
+def _both(name: str, show: Callable[[str, str], _Cell]) -> tuple[Column, ...]:
     """Return a column for each side: of A with a 1 behind its name, of B with a 2."""
-    return (f"{name}1", show("a", name)), (f"{name}2", show("b", name))
+    return _column(f"{name}1", show("a", name)), _column(f"{name}2", show("b", name))
 
 
 #: Texts that were saved, e.g. prompts and responses.
-TEXT_COLUMNS: tuple[Column, ...] = (("text1", _text_of("a")), ("text2", _text_of("b")))
+TEXT_COLUMNS: tuple[Column, ...] = (
+    _column("text1", _text_of("a")),
+    _column("text2", _text_of("b")),
+)
 
 
-def _note(finding: Finding, lang: str = "en") -> str:
-    return texts_of(finding.notes, lang)
-
-
-def _tolerance(finding: Finding, lang: str = "en") -> str:
-    return texts_of(finding.compared_by, lang) or BITWISE
-
-
-def _suspicion(finding: Finding, lang: str = "en") -> str:
-    return texts_of(finding.suspicions, lang)
-
-
-def _message(finding: Finding, lang: str = "en") -> str:
+def _message(finding: Finding) -> str:
     if finding.status is Status.IDENTICAL:
         return ""
-    note = texts_of(finding.notes, lang)
-    return f"{finding.status}: {note}" if note else str(finding.status)
-
-
-#: What has words in it: these are made when a row is written.
-_IN_WORDS = (_note, _tolerance, _suspicion, _message)
-
-
-def cells_in_language(columns: Sequence[Column], lang: str) -> list[Callable[[Finding], Any]]:
-    """Return what the columns show of a finding, words in `lang`."""
-    return [partial(show, lang=lang) if show in _IN_WORDS else show for _, show in columns]
+    return f"{finding.status}: {finding.note}" if finding.notes else str(finding.status)
 
 
 #: How a record compares: beside what it is called, where it stays in sight.
 _OUTCOME: tuple[Column, ...] = (
-    ("status", lambda f: f.status.value),
-    ("suspicion", _suspicion),
+    _column("status", "status.value"),
+    _column("suspicion"),
 )
 #: By what it was compared; last in every table.
-_COMPARED_BY: tuple[Column, ...] = (("tolerance", _tolerance),)
+_COMPARED_BY: tuple[Column, ...] = (_column("tolerance", lambda f: f.tolerance or BITWISE),)
 
 _SAVE: tuple[Column, ...] = (
-    ("step", lambda f: f.step),
-    ("rank", lambda f: f.rank),
-    ("micro_step", lambda f: f.micro_step),
-    ("id", _id),
+    _column("step"),
+    _column("rank"),
+    _column("micro_step"),
+    _column("id", _id),
 )
 _COMPARED_KEYS: tuple[Column, ...] = (
     *_both("shape", _side),
-    ("相同元素百分比(%)", _metric("equal_percent")),
-    ("首个不匹配元素索引", _metric("first_mismatch")),
-    ("最大绝对误差", _metric("max_abs_err")),
-    ("最大相对误差", _metric("max_rel_err")),
-    ("误差在千分之一内元素占比(%)", _metric("within_1e3_percent")),
-    ("误差在百分之一内元素占比(%)", _metric("within_1e2_percent")),
+    _column("相同元素百分比(%)", _metric("equal_percent")),
+    _column("首个不匹配元素索引", _metric("first_mismatch")),
+    _column("最大绝对误差", _metric("max_abs_err")),
+    _column("最大相对误差", _metric("max_rel_err")),
+    _column("误差在千分之一内元素占比(%)", _metric("within_1e3_percent")),
+    _column("误差在百分之一内元素占比(%)", _metric("within_1e2_percent")),
 )
 _OF_KEYS: tuple[Column, ...] = (
-    ("note", _note),
+    _column("note"),
     *_both("dtype", _side),
     *_both("max", _statistic),
     *_both("min", _side),
@@ -211,51 +204,51 @@ KEY_DATA_COLUMNS = _SAVE + _OUTCOME + _COMPARED_KEYS + _OF_KEYS
 SINGLE_COMPARATOR_COLUMNS = _SAVE + _COMPARED_KEYS + _OUTCOME + _OF_KEYS
 
 _PLACE: tuple[Column, ...] = (
-    ("NPU Name", _side("b", "name")),
+    _column("NPU Name", "b.name"),
     *_OUTCOME,
-    ("Bench Name", _side("a", "name")),
-    ("NPU Dtype", _side("b", "dtype")),
-    ("Bench Dtype", _side("a", "dtype")),
-    ("NPU Tensor Shape", _side("b", "shape")),
-    ("Bench Tensor Shape", _side("a", "shape")),
+    _column("Bench Name", "a.name"),
+    _column("NPU Dtype", "b.dtype"),
+    _column("Bench Dtype", "a.dtype"),
+    _column("NPU Tensor Shape", _side("b", "shape")),
+    _column("Bench Tensor Shape", _side("a", "shape")),
 )
 _ELEMENTS: tuple[Column, ...] = (
-    ("Cosine", _metric("cosine")),
-    ("EucDist", _metric("euclidean")),
-    ("MaxAbsErr", _metric("max_abs_err")),
-    ("MaxRelativeErr", _metric("max_rel_err")),
-    ("One Thousandth Err Ratio", _share("within_1e3_percent")),
-    ("Five Thousandths Err Ratio", _share("within_5e3_percent")),
+    _column("Cosine", _metric("cosine")),
+    _column("EucDist", _metric("euclidean")),
+    _column("MaxAbsErr", _metric("max_abs_err")),
+    _column("MaxRelativeErr", _metric("max_rel_err")),
+    _column("One Thousandth Err Ratio", _share("within_1e3_percent")),
+    _column("Five Thousandths Err Ratio", _share("within_5e3_percent")),
 )
 _DIFFERENCES: tuple[Column, ...] = (
-    ("Max diff", _difference("max")),
-    ("Min diff", _difference("min")),
-    ("Mean diff", _difference("mean")),
-    ("L2norm diff", _difference("norm")),
-    ("MaxRelativeErr", _relative_difference("max")),
-    ("MinRelativeErr", _relative_difference("min")),
-    ("MeanRelativeErr", _relative_difference("mean")),
-    ("NormRelativeErr", _relative_difference("norm")),
+    _column("Max diff", _difference("max")),
+    _column("Min diff", _difference("min")),
+    _column("Mean diff", _difference("mean")),
+    _column("L2norm diff", _difference("norm")),
+    _column("MaxRelativeErr", _relative_difference("max")),
+    _column("MinRelativeErr", _relative_difference("min")),
+    _column("MeanRelativeErr", _relative_difference("mean")),
+    _column("NormRelativeErr", _relative_difference("norm")),
 )
 _STATISTICS: tuple[Column, ...] = (
-    ("NPU max", _statistic("b", "max")),
-    ("NPU min", _side("b", "min")),
-    ("NPU mean", _side("b", "mean")),
-    ("NPU l2norm", _side("b", "norm")),
-    ("Bench max", _statistic("a", "max")),
-    ("Bench min", _side("a", "min")),
-    ("Bench mean", _side("a", "mean")),
-    ("Bench l2norm", _side("a", "norm")),
+    _column("NPU max", _statistic("b", "max")),
+    _column("NPU min", "b.min"),
+    _column("NPU mean", "b.mean"),
+    _column("NPU l2norm", "b.norm"),
+    _column("Bench max", _statistic("a", "max")),
+    _column("Bench min", "a.min"),
+    _column("Bench mean", "a.mean"),
+    _column("Bench l2norm", "a.norm"),
 )
 _RESULT: tuple[Column, ...] = (
-    ("Result", lambda f: "pass" if f.status.agrees else "error"),
-    ("Err_message", _message),
-    ("NPU_Stack_Info", lambda f: "\n".join(_stack(f))),
-    ("step", lambda f: f.step),
-    ("rank", lambda f: f.rank),
-    ("NPU fingerprint", _side("b", "fingerprint")),
-    ("Bench fingerprint", _side("a", "fingerprint")),
-    ("argument", lambda f: f.argument),
+    _column("Result", lambda f: "pass" if f.status.agrees else "error"),
+    _column("Err_message", _message),
+    _column("NPU_Stack_Info", lambda f: "\n".join(_stack(f))),
+    _column("step"),
+    _column("rank"),
+    _column("NPU fingerprint", "b.fingerprint"),
+    _column("Bench fingerprint", "a.fingerprint"),
+    _column("argument"),
     *_COMPARED_BY,
 )
 
@@ -277,11 +270,6 @@ def cell_columns(by_elements: bool) -> tuple[Column, ...]:
 
 
 MAX_ROWS = 1_048_576 - 1  # what a sheet can hold, less the header
-_NAME_WIDTH = 60
-_TEXT_WIDTH = 60
-#: As long as what they usually say. Bench Name is mostly NPU Name; all that is frozen must fit.
-_WIDTHS = {"status": 17, "suspicion": 26, "Bench Name": 30}
-_SENTENCES = ("note", "Err_message", "NPU_Stack_Info")
 _KEY_SHEET = "Sheet1"  # as SingleComparator's, which scripts ask for by this name
 _LONGEST_SHEET_NAME = 31
 _NOT_IN_SHEET_NAMES = re.compile(r"[\[\]:*?/\\\x00-\x1f]")
@@ -293,9 +281,11 @@ def tables_of(
     *,
     file_of_a_rank: Callable[[str, int | None], str] | None = None,
     key_data_only: bool = False,
-    lang: str = "en",
 ) -> list[Table]:
     """Return one table a key, then one a phase; their rows keep the findings' causal order.
+
+    Notes are in the language spoken when rows are written; headers and statuses are msprobe's, and
+    keywords.
 
     Args:
         agreements: what agrees and has no finding each; one row before those of its step and rank.
@@ -303,7 +293,6 @@ def tables_of(
             the phase, and the rank, None where the phase has only one.
         key_data_only: whether the tables of keys have the columns of msprobe's SingleComparator
             first, for its scripts.
-        lang: `en` or `zh`, for notes; headers and statuses are msprobe's, and keywords.
     """
     kept = findings if isinstance(findings, KeptFindings) else FindingsByTable(findings)
     folded: dict[TableName, list[Agreement]] = {}
@@ -313,61 +302,55 @@ def tables_of(
     tables: list[Table] = []
     for name in names:
         agreeing = folded.get(name, [])
-        if file_of_a_rank is None or name[1]:
-            tables.append(_table(kept, name, agreeing, lang, key_data_only=key_data_only))
+        if name[1]:
+            tables.append(_table_of_a_key(kept, name, key_data_only=key_data_only))
+            continue
+        if file_of_a_rank is None:
+            tables.append(_table_of_a_phase(kept, name, agreeing))
             continue
         ranks = sorted({*kept.ranks.get(name, ()), *(agreement.rank for agreement in agreeing)})
         for rank in ranks:
             own = [agreement for agreement in agreeing if agreement.rank == rank]
             stem = file_of_a_rank(name[0], rank if len(ranks) > 1 else None)
-            tables.append(replace(_table(kept, name, own, lang, rank), stem=stem))
+            tables.append(replace(_table_of_a_phase(kept, name, own, rank), stem=stem))
     return tables
 
 
-def _table(
-    kept: KeptFindings | FindingsByTable,
-    name: TableName,
-    agreements: Sequence[Agreement],
-    lang: str,
-    rank: int | None = None,
-    *,
-    key_data_only: bool = False,
-) -> Table:
-    stem, is_key = name
+_Kept = KeptFindings | FindingsByTable
 
+
+def _table_of_a_key(kept: _Kept, name: TableName, *, key_data_only: bool) -> Table:
+    columns = SINGLE_COMPARATOR_COLUMNS if key_data_only else KEY_DATA_COLUMNS
+    columns += TEXT_COLUMNS if name in kept.texts else ()
+    count = kept.ranks[name].total()
+    frozen = 4 if key_data_only else 6
+    sheet = _sheet(_KEY_SHEET, columns, lambda: kept.in_table(name), count, frozen)
+    return Table(name[0], (sheet,), 2, ("key", name[0]))
+
+
+def _table_of_a_phase(
+    kept: _Kept, name: TableName, agreements: Sequence[Agreement], rank: int | None = None
+) -> Table:
     def findings() -> Iterator[Finding]:
-        return _with_agreements(kept.in_table(name, rank), agreements, lang)
+        """Yield the findings, before those of each step and rank what agrees there."""
+        folded = deque(agreements)
+        for finding in kept.in_table(name, rank):
+            while folded and (folded[0].step, folded[0].rank) <= (finding.step, finding.rank):
+                yield _as_finding(folded.popleft())
+            yield finding
+        yield from map(_as_finding, folded)
 
     ranks = kept.ranks.get(name, Counter())
     count = len(agreements) + (ranks.total() if rank is None else ranks[rank])
-    if is_key:
-        columns = SINGLE_COMPARATOR_COLUMNS if key_data_only else KEY_DATA_COLUMNS
-        columns += TEXT_COLUMNS if name in kept.texts else ()
-        frozen = 4 if key_data_only else 6
-        sheet = _sheet(_KEY_SHEET, columns, findings, count, frozen=frozen, lang=lang)
-        return Table(stem, (sheet,), 2, ("key", stem))
-    columns = cell_columns(name in kept.by_elements)
-    sheet = _sheet(stem, columns, findings, count, frozen=4, lang=lang)
-    return Table(f"compare_result_{stem}", (sheet,), 1, ("phase", stem))
+    phase, columns = name[0], cell_columns(name in kept.by_elements)
+    sheet = _sheet(phase, columns, findings, count, frozen=4)
+    return Table(f"compare_result_{phase}", (sheet,), 1, ("phase", phase))
 
 
-def _with_agreements(
-    findings: Iterable[Finding], agreements: Iterable[Agreement], lang: str
-) -> Iterator[Finding]:
-    """Yield the findings of a table, before those of each step and rank what agrees there."""
-    folded = deque(agreements)
-    for finding in findings:
-        while folded and (folded[0].step, folded[0].rank) <= (finding.step, finding.rank):
-            yield _as_finding(folded.popleft(), lang)
-        yield finding
-    for agreement in folded:
-        yield _as_finding(agreement, lang)
-
-
-def _as_finding(agreement: Agreement, lang: str) -> Finding:
+def _as_finding(agreement: Agreement) -> Finding:
     """Return what agrees as one row: its names say how many records it stands for."""
     close = agreement.within_tolerance
-    said = text_of(message("note.records_agree", records=agreement.records), lang)
+    said = say("note.records_agree", records=agreement.records)
     counts = {"identical": agreement.identical, "within_tolerance": close}
     return Finding(
         record=said,
@@ -384,6 +367,30 @@ def _as_finding(agreement: Agreement, lang: str) -> Finding:
     )
 
 
+def _sheet(
+    name: str,
+    columns: Sequence[Column],
+    findings: Callable[[], Iterable[Finding]],
+    count: int,
+    frozen: int,
+) -> Sheet:
+    # Excel allows 31 characters in a sheet's name, and not all of them.
+    allowed = _NOT_IN_SHEET_NAMES.sub("_", clean(name))[:_LONGEST_SHEET_NAME].strip("'")
+    shown = [column.show for column in columns]
+
+    def rows() -> Iterator[Row]:
+        for finding in findings():
+            yield colour_of_finding(finding), [show(finding) for show in shown]
+
+    return replace(
+        Sheet.from_rows(allowed or _KEY_SHEET, columns, ()),
+        rows=rows,
+        count=count,
+        wrapped=frozenset(),
+        frozen=frozen,
+    )
+
+
 def file_names(tables: Sequence[Table]) -> list[list[str]]:
     """Return what the files of each table are called; one whose rows fill several has several."""
     names: set[str] = set()
@@ -395,8 +402,11 @@ def file_names(tables: Sequence[Table]) -> list[list[str]]:
     return [taken[index] for index in range(len(tables))]
 
 
-def write_workbooks(tables: Sequence[Table], output: Path) -> list[str]:
-    """Write each table; more rows than a sheet can hold are split over files.
+def write_tables(tables: Sequence[Table], output: Path, *, csv: bool = False) -> list[str]:
+    """Write each table as a workbook; more rows than a sheet can hold are split over files.
+
+    Args:
+        csv: write each sheet as a CSV file as well.
 
     Returns:
         The files' names, in the tables' order.
@@ -410,45 +420,5 @@ def write_workbooks(tables: Sequence[Table], output: Path) -> list[str]:
             start = part * MAX_ROWS
             sheets = [sheet.part(start, start + MAX_ROWS) for sheet in table.sheets]
             write_xlsx(output / name, sheets)
-    return [name for own in names for name in own]
-
-
-def _sheet_name(name: str) -> str:
-    """Return what a sheet may be called: Excel allows 31 characters, and not all of them."""
-    allowed = _NOT_IN_SHEET_NAMES.sub("_", clean(name))[:_LONGEST_SHEET_NAME].strip("'")
-    return allowed or _KEY_SHEET
-
-
-def _sheet(
-    name: str,
-    columns: Sequence[Column],
-    findings: Callable[[], Iterable[Finding]],
-    count: int,
-    *,
-    frozen: int,
-    lang: str = "en",
-) -> Sheet:
-    shown = cells_in_language(columns, lang)
-
-    def rows() -> Iterator[Row]:
-        for finding in findings():
-            yield colour_of_finding(finding), [show(finding) for show in shown]
-
-    return Sheet(
-        name=_sheet_name(name),
-        header=tuple(header for header, _ in columns),
-        rows=rows,
-        count=count,
-        widths=tuple(_width(header) for header, _ in columns),
-        frozen=frozen,
-    )
-
-
-def _width(header: str) -> int:
-    if header in _WIDTHS:
-        return _WIDTHS[header]
-    if header.endswith("Name"):
-        return _NAME_WIDTH
-    if header.startswith("text") or header in _SENTENCES:
-        return _TEXT_WIDTH
-    return min(60, max(10, sum(1 if char.isascii() else 2 for char in header) + 2))
+    written = [name for own in names for name in own]
+    return [*written, *(write_csv_files(tables, output) if csv else ())]

@@ -33,8 +33,8 @@ from mindrlhf_msprobe.findings import (
     Weights,
 )
 from mindrlhf_msprobe.report.sheets import FILLS
-from mindrlhf_msprobe.report.tables.summary import _MAIN_COLUMNS
-from mindrlhf_msprobe.report.tables.workbook import KEY_DATA_COLUMNS, TEXT_COLUMNS, cell_columns
+from mindrlhf_msprobe.report.summary import _MAIN_COLUMNS
+from mindrlhf_msprobe.report.workbook import KEY_DATA_COLUMNS, TEXT_COLUMNS, cell_columns
 
 NEXT_STEP = {"msprobe": True, "include": [r"^model\.layers\.1(\.|$)"]}
 
@@ -291,7 +291,7 @@ def test_nothing_before_the_first_divergence_is_said(tmp_path):
 def test_the_legend_names_columns_as_they_are():
     """What the legend explains stands in a table, or in the verdict's sheet."""
     elements, statistics = cell_columns([finding()]), cell_columns([])
-    known = {h for h, _ in (*elements, *statistics, *KEY_DATA_COLUMNS, *TEXT_COLUMNS)}
+    known = {c.header for c in (*elements, *statistics, *KEY_DATA_COLUMNS, *TEXT_COLUMNS)}
     known |= {
         "Cosine",
         "EucDist",
@@ -382,7 +382,7 @@ def test_no_text_in_csv_is_computed(tmp_path, text):
 
 def test_csv_is_not_split(tmp_path, monkeypatch):
     """A workbook is split where a sheet is full; the CSV file holds all rows."""
-    monkeypatch.setattr("mindrlhf_msprobe.report.tables.workbook.MAX_ROWS", 4)
+    monkeypatch.setattr("mindrlhf_msprobe.report.workbook.MAX_ROWS", 4)
     names = write_report(comparison(*(finding(step=n) for n in range(10))), tmp_path, csv=True)
     assert [name for name in names if "_part" in name] == [
         f"compare_result_actor_update_part{n}.xlsx" for n in (1, 2, 3)
