@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.findings import Comparison, Difference, Divergence, Outcome, Status
+from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Status
 from mindrlhf_msprobe.findings.health import (
     CheckFinding,
     CheckResult,
@@ -24,7 +23,7 @@ from mindrlhf_msprobe.report.checks import (
 )
 from mindrlhf_msprobe.report.comparison import facts_of, headline, next_step_of, size_of_next
 from mindrlhf_msprobe.report.messages import say, text_of
-from mindrlhf_msprobe.report.page.data import Words, both, each_said, known, paragraph_said, said
+from mindrlhf_msprobe.report.page.data import both, each_said, known, paragraph_said, said
 from mindrlhf_msprobe.report.preflight import in_order, merged, values_of, weights_line
 from mindrlhf_msprobe.storage.place import Place
 
@@ -81,28 +80,27 @@ def link_of(first: Divergence) -> dict[str, Any]:
 def of_check(check: CheckResult) -> dict[str, Any]:
     """Return the head's `answer` of one run's check."""
     worst = next((f for f in check.findings if f.severity.counts), None)
-    about = [] if worst is None else each_said(lambda: _about(worst))
-    counts = check.counts
     tones = {"error": "bad", "warning": "warn", "note": "good"}
+
+    def about() -> Iterator[str]:
+        if worst is None:
+            return
+        yield from filter(None, (place_in_words(worst.place), again(worst)))
+        if worst.causes:
+            causes = "; ".join(text_of(cause) for cause in worst.causes)
+            yield say("checks.causes", causes=causes)
+
     return {
         "tone": _HEALTH[check.status],
         "headline": both(lambda: run_headline(check)),
         "sentence": None if worst is None else said(worst.said),
         "cause": None if worst is None else worst.rule,
         "place": None if worst is None else link_of_place(worst.place),
-        "lines": [{"text": text, "link": None} for text in about],
+        "lines": [{"text": text, "link": None} for text in each_said(about)],
         "next_step": worst and worst.next_step and next_step_of(worst.next_step),
         "next_step_note": None,
-        "counts": [[name, number, tones[name]] for name, number in counts.items() if number],
+        "counts": [[name, number, tones[name]] for name, number in check.counts.items() if number],
     }
-
-
-def _about(finding: CheckFinding) -> list[str]:
-    lines = [place_in_words(finding.place), again(finding)]
-    if finding.causes:
-        causes = "; ".join(text_of(cause) for cause in finding.causes)
-        lines.append(say("checks.causes", causes=causes))
-    return [line for line in lines if line]
 
 
 def link_of_place(place: Place) -> dict[str, Any]:
@@ -124,29 +122,25 @@ def preflight_of(comparison: Comparison) -> dict[str, Any]:
     """Return what differs before any tensor, the most important first."""
     preflight, first = comparison.preflight, comparison.verdict.first_divergence
     near = {id(check.what) for check in (first.check_first if first else ())}
+    ordered = in_order(preflight.differences)
+    sections = each_said(lambda: [say("preflight.section", name=one.section) for one in ordered])
+    of_a = each_said(lambda: [values_of(one)[0] or "" for one in ordered])
+    of_b = each_said(lambda: [values_of(one)[1] or "" for one in ordered])
+    rows = [
+        {
+            **{"section": section, "name": said(one.label), "a": a or None, "b": b or None},
+            **{"near": id(one) in near, "place": one.is_place or one.is_of_recording},
+        }
+        for one, section, a, b in zip(ordered, sections, of_a, of_b)
+    ]
     return {
-        "rows": [_row(found, id(found) in near) for found in in_order(preflight.differences)],
+        "rows": rows,
         "weights": [
             both(partial(weights_line, weights, most=5, more=""))
             for weights in preflight.weights
             if weights.differ
         ],
         "unknown": each_said(lambda: map(str, merged(preflight.not_compared))),
-    }
-
-
-def _row(found: Difference, near: bool) -> dict[str, Any]:
-    def of_side(number: int) -> Words | None:
-        value = both(lambda: values_of(found)[number] or "")
-        return value or None
-
-    return {
-        "section": both(lambda: say("preflight.section", name=found.section)),
-        "name": said(found.label),
-        "a": of_side(0),
-        "b": of_side(1),
-        "near": near,
-        "place": found.is_place or found.is_of_recording,
     }
 
 
@@ -177,19 +171,18 @@ def not_checked_of(checks: Sequence[CheckResult]) -> dict[str, Any] | None:
     if not lacking:
         return None
     every = [one for check in checks for one in check.not_checked]
+    names = [", ".join(filter(None, rules)) for _, rules, _ in lacking.values()]
+    whys = [why for why, _, _ in lacking.values()]
+    lines = each_said(
+        lambda: [
+            f"{name}: {text_of(why)}" if name else text_of(why) for name, why in zip(names, whys)
+        ]
+    )
     items = [
-        {
-            "text": _lacking(why, rules),
-            "of": sides[0] if len(checks) > 1 and len(sides) == 1 else None,
-        }
-        for why, rules, sides in lacking.values()
+        {"text": text, "of": sides[0] if len(checks) > 1 and len(sides) == 1 else None}
+        for text, (_, _, sides) in zip(lines, lacking.values())
     ]
     return {"line": both(lambda: not_checked_in_one_line(every)), "items": items}
-
-
-def _lacking(why: Message, rules: Sequence[str]) -> Words:
-    named = ", ".join(filter(None, rules))
-    return both(lambda: f"{named}: {text_of(why)}" if named else text_of(why))
 
 
 _MOST_EVIDENCE = 20  # of a finding
