@@ -23,6 +23,16 @@ class Keyword(str, Enum):
     def __str__(self) -> str:
         return str(self.value)
 
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command that concludes it."""
+        return SAME if self.value in _WELL else DIVERGED if self.value in _NOT_WELL else UNDECIDED
+
+
+#: Conclusions by what they are to a command; of all others it is not decided.
+_WELL = ("identical", "within_tolerance", "within_rounding", "healthy", "ordinary")
+_NOT_WELL = ("diverged", "parted", "unhealthy", "wrong")
+
 
 class Status(Keyword):
     """What the comparison of one pair of records says; where several fit, the first of these."""
@@ -50,11 +60,6 @@ class Outcome(Keyword):
     WITHIN_TOLERANCE = "within_tolerance"
     DIVERGED = "diverged"
     INCOMPARABLE = "incomparable"
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code that says it."""
-        return {Outcome.DIVERGED: DIVERGED, Outcome.INCOMPARABLE: UNDECIDED}.get(self, SAME)
 
 
 class CulpritCode(Keyword):
@@ -136,7 +141,12 @@ class Shown:
 
 def by_fields(found: Any) -> dict[str, Any]:
     """Return the fields of a dataclass under their names, as JSON holds them."""
-    return {of.name: as_json(getattr(found, of.name)) for of in fields(found)}
+    return by_names(found, *(of.name for of in fields(found)))
+
+
+def by_names(found: Any, *names: str) -> dict[str, Any]:
+    """Return some attributes of a conclusion under their names, as JSON holds them."""
+    return {name: as_json(getattr(found, name)) for name in names}
 
 
 def as_json(value: Any) -> Any:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.common.printable import shortened, size, spans
 from mindrlhf_msprobe.report.answer import Code, Lines, Rows, capped
 from mindrlhf_msprobe.report.comparison import stopped_at
@@ -20,8 +19,9 @@ from mindrlhf_msprobe.storage.manifest import random_states
 from mindrlhf_msprobe.storage.manifest.run_file import Generation, RunFile, Stop, timelines
 from mindrlhf_msprobe.storage.operators import in_words
 from mindrlhf_msprobe.storage.reading.estimate import KEY_DATA, Estimate
-from mindrlhf_msprobe.storage.reading.inventory import FoundRecord, Holding
+from mindrlhf_msprobe.storage.reading.inventory import FoundRecord, Holding, file_sizes
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.step_times import StepTimes
 from mindrlhf_msprobe.storage.records import Entry
 
@@ -63,34 +63,32 @@ def render_holdings(
     ]
 
 
-def render_summary(
-    path: Path,
-    rank: int,
-    *,
-    steps: Sequence[int],
-    phases: Sequence[str],
-    keys: Sequence[str],
-    written: int,
-    losses: Sequence[Message],
-    stops: Sequence[Stop],
-) -> list[str]:
+def render_summary(run: Run, rank: int) -> Lines:
     """Return what one rank recorded, what of it was lost, and what to do next."""
-    at = {"path": str(path), "rank": rank}
-    lost = [str(loss) for loss in losses] + render_stops(stops)
+    layers = {phase: run.directories(rank=rank, phase=phase) for phase in run.phases}
+    data = {key: run.directories(rank=rank, key=key) for key in run.keys}
+    directories = [one for of in (layers, data) for each in of.values() for one in each]
+    losses = [str(loss) for loss in run.losses if loss.params["rank"] == rank]
+    stop = run.stop_of(rank)
+    lost = losses + render_stops([] if stop is None else [stop])
+    at = {"path": str(run.path), "rank": rank}
+    steps = sorted(step for step, of in run.places if of == rank) if directories else []
     if not steps:
-        return [say("listing.holds_nothing", **at), *(lost or [say("listing.nothing_came")])]
-    names = {"listing.holds_layers": phases, "listing.holds_keys": keys}
-    return [
-        say("listing.holds", steps=spans(steps), size=size(written), **at),
+        return [say("listing.holds_nothing", **at), lost or [say("listing.nothing_came")]]
+    written = size(file_sizes(directories)[1])
+    names = {"listing.holds_layers": layers, "listing.holds_keys": data}
+    held = {code: [name for name, there in of.items() if there] for code, of in names.items()}
+    under = [
         *(
             say(code, names=shortened(", ".join(found), _LONGEST_NAMES))
-            for code, found in names.items()
+            for code, found in held.items()
             if found
         ),
         *([] if losses else [say("listing.nothing_lost")]),
         *lost,
-        say("listing.next", path=shlex.quote(str(path))),
+        say("listing.next", path=shlex.quote(str(run.path))),
     ]
+    return [say("listing.holds", steps=spans(steps), size=written, **at), under]
 
 
 def render_left_out(directories: Sequence[Path]) -> list[str]:
