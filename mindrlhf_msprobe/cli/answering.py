@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from pathlib import Path
 
 from mindrlhf_msprobe.common.printable import printable, printable_json, printable_lines
 from mindrlhf_msprobe.report.answer import Answer, as_text
@@ -30,6 +32,35 @@ def print_answer(found: Answer, *, as_json: bool) -> int:
     except BrokenPipeError:
         close_stdout()
     return found.code
+
+
+def check_markdown(arguments: argparse.Namespace) -> None:
+    """Refuse a file for the answer that cannot be written, before anything is read.
+
+    Raises:
+        RunError: it is not what this tool wrote, or lies inside a run.
+    """
+    from mindrlhf_msprobe.report.markdown import is_markdown
+    from mindrlhf_msprobe.storage.outputs import Output, refuse
+
+    given = vars(arguments)
+    runs = [*given.get("runs", ()), given.get("path"), given.get("golden_path")]
+    runs += [given.get("target_path"), *given.get("what", ())[:-1]]
+    refuse(Output(Path(arguments.markdown), is_markdown), runs=filter(None, runs))
+
+
+def write_markdown(found: Answer, arguments: argparse.Namespace) -> None:
+    """Write an answer as Markdown.
+
+    Raises:
+        RunError: it cannot be written there.
+    """
+    from mindrlhf_msprobe.report.markdown import as_markdown, is_markdown
+    from mindrlhf_msprobe.storage.outputs import Output, written
+
+    text = as_markdown(found.lines())
+    with written(Output(Path(arguments.markdown), is_markdown)) as (part,):
+        part.write_text(text, encoding="utf-8")
 
 
 def close_stdout() -> None:

@@ -136,19 +136,25 @@ class Command(Parser):
         cls,
         commands: Commands,
         name: str,
-        run: Callable[[argparse.Namespace], Answer | int],
+        run: Callable[[argparse.Namespace], Answer] | Callable[[argparse.Namespace], int],
         of: str = "",
+        *,
+        answers: bool = True,
         **options: Any,
     ) -> Command:
         """Add a command to those that there are, and return its parser.
 
         Args:
-            run: answers it; of what prints its answer itself, returns the exit code.
+            run: answers it.
             of: the command that it belongs to, if it is one of another's.
+            answers: whether it has an answer to show; else it prints what there is, and returns
+                the exit code.
             options: what else argparse takes, and whether it `has_groups` of arguments.
         """
         command = cls._added(commands, name, f"{of}_{name}" if of else name, **options)
         command.set_defaults(run=run)
+        if answers:
+            command.add_argument("--markdown", metavar="FILE", help=say("help.markdown"))
         return command
 
     @classmethod

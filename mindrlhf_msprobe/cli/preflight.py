@@ -20,9 +20,9 @@ def add_parser(commands: Commands) -> None:
     own = Command.add_group(commands, NAME)
     collect = Command.add(own, _COLLECT, _collect, of=NAME)
     collect.usage = (
-        "mindrlhf-msprobe preflight collect [-h] [--lang {en,zh}] -o FILE [--config F] "
-        "[--checkpoint C] [--data MODULE:FUNCTION] [--batches N] [--seconds S] [--overwrite] "
-        "[--json] [-- COMMAND ...]"
+        "mindrlhf-msprobe preflight collect [-h] [--lang {en,zh}] [--markdown FILE] -o FILE "
+        "[--config F] [--checkpoint C] [--data MODULE:FUNCTION] [--batches N] "
+        "[--seconds S] [--overwrite] [--json] [-- COMMAND ...]"
     )
     collect.add_argument("-o", "--output", metavar="FILE", required=True)
     collect.add_argument("--config", metavar="F", action="append", default=[])

@@ -20,9 +20,8 @@ NAME = "run"
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    run = Command.add(
-        commands, NAME, run_script, usage="mindrlhf-msprobe run [-h] [--lang {en,zh}] SCRIPT ..."
-    )
+    usage = "mindrlhf-msprobe run [-h] [--lang {en,zh}] SCRIPT ..."
+    run = Command.add(commands, NAME, run_script, answers=False, usage=usage)
     run.add_argument("script", metavar="SCRIPT")
     run.set_defaults(arguments=[])
 
