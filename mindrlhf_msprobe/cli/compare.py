@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +44,12 @@ _AS_GIVEN = (
     *_MAPPINGS,
     *_SELECTION,
 )
-#: Options that say something of runs alone, and what they are when they are not given.
-_OF_RUNS = {
-    **dict.fromkeys(("cell_mapping", "api_mapping", "data_mapping", "layer_mapping")),
-    **dict.fromkeys(("tokenizer", "phases", "ranks", "keys", "after", "address", "html", "shard")),
-    **dict.fromkeys(("first_only", "replay", "all_rows"), False),
-    "network": None,
-    "engine": "local",
-}
+#: Options that say something of runs alone.
+_OF_RUNS = (
+    *("cell_mapping", "api_mapping", "data_mapping", "layer_mapping", "tokenizer", "phases"),
+    *("ranks", "keys", "after", "address", "html", "shard", "first_only", "replay", "all_rows"),
+    *("network", "engine"),
+)
 #: Options that say how shards are compared, and what becomes of all of them.
 _OF_A_SHARD = (
     *("noise", "tokenizer", "layout", "engine", "address", "workers", "all_rows", "shard"),
@@ -127,11 +126,11 @@ def _compare(arguments: argparse.Namespace) -> Answer:
     unwritable = False
     began = time.perf_counter()
     try:
-        result = compare(arguments.output_path)
+        result = compare(output_path=arguments.output_path)
     except OutputError as error:
         unwritable = True
         complain("compare", say("cli.no_tables", error=error.said))
-        result = compare(None) if error.comparison is None else error.comparison
+        result = compare(output_path=None) if error.comparison is None else error.comparison
     if arguments.html is not None:
         runs = list(dict.fromkeys([result.run_a, result.run_b]))
         write_page(arguments.html, runs, result, (), arguments.tokenizer, arguments.lang)
@@ -158,8 +157,8 @@ def _strictly(code: int, suspicious: int, fail_on: str) -> int:
     return DIVERGED if code == SAME and fail_on == "suspicious" and suspicious else code
 
 
-def _comparing(arguments: argparse.Namespace) -> Callable[[str | None], Comparison]:
-    """Return what compares the runs, given where the tables go; None: nowhere.
+def _comparing(arguments: argparse.Namespace) -> Callable[..., Comparison]:
+    """Return what compares the runs, given the `output_path` where the tables go; None: nowhere.
 
     Raises:
         UsageError: an option is wrong.
@@ -169,15 +168,15 @@ def _comparing(arguments: argparse.Namespace) -> Callable[[str | None], Comparis
 
     options = _compare_options(arguments)
 
-    def compare(output: str | None) -> Comparison:
+    def compare(output_path: str | None) -> Comparison:
         with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
-            return compare_runs(output_path=output, progress=advance, **options)
+            return compare_runs(output_path=output_path, progress=advance, **options)
 
     return compare
 
 
-def _reducing(arguments: argparse.Namespace) -> Callable[[str | None], Comparison]:
-    """Return what joins the parts of shards, given where the tables go; None: nowhere.
+def _reducing(arguments: argparse.Namespace) -> Callable[..., Comparison]:
+    """Return what joins the parts of shards, given the `output_path` of `_comparing`.
 
     Raises:
         UsageError: an option says what was chosen when the shards were compared.
@@ -188,15 +187,8 @@ def _reducing(arguments: argparse.Namespace) -> Callable[[str | None], Compariso
     if len(arguments.runs) > 2:
         _runs(arguments)
 
-    def reduce(output: str | None) -> Comparison:
-        return reduce_shards(
-            *(arguments.reduce, *arguments.runs),
-            output_path=output,
-            csv=arguments.csv,
-            lang=arguments.lang,
-        )
-
-    return reduce
+    parts = (arguments.reduce, *arguments.runs)
+    return partial(reduce_shards, *parts, csv=arguments.csv, lang=arguments.lang)
 
 
 def _shard(arguments: argparse.Namespace) -> Answer:
@@ -210,7 +202,7 @@ def _shard(arguments: argparse.Namespace) -> Answer:
 
     _refuse_options(arguments, _OF_A_REDUCTION, "cli.shard_option")
     if arguments.mapping == SUGGEST:
-        raise UsageError.saying("cli.shard_option", option=f"mapping {SUGGEST}")
+        raise UsageError.saying("cli.shard_option", option=f"--mapping {SUGGEST}")
     number = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", arguments.shard)
     if number is None:
         raise unexpected("--shard", arguments.shard, "cli.shard_form")
@@ -239,7 +231,7 @@ def _refuse_options(arguments: argparse.Namespace, names: Iterable[str], code: s
 
     for name in names:
         if getattr(arguments, name) not in (None, False, [], "local", FAIL_ON[0]):
-            raise UsageError.saying(code, option=name.replace("_", "-"))
+            raise UsageError.saying(code, option=f"--{name.replace('_', '-')}")
 
 
 def _command_for(arguments: argparse.Namespace, result: Comparison) -> str:
@@ -249,7 +241,7 @@ def _command_for(arguments: argparse.Namespace, result: Comparison) -> str:
         return ""
     from mindrlhf_msprobe.replay.offline.script.recorded import command_for
 
-    return command_for(result, _folder_of(arguments))
+    return command_for(result, os.path.join(arguments.output_path, "replay"))
 
 
 def _is_joined(result: Comparison) -> bool:
@@ -278,11 +270,6 @@ def _suggest(arguments: argparse.Namespace) -> Answer:
     return Answer(SAME if found.lines else UNDECIDED, lambda: [said], lambda: content)
 
 
-def _folder_of(arguments: argparse.Namespace) -> str:
-    """Return where the entry that is to blame is computed again."""
-    return os.path.join(arguments.output_path, "replay")
-
-
 def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | None:
     """Compute the entry that is to blame again, where that was asked for and can be done."""
     if not arguments.replay or result.verdict.first_divergence is None:
@@ -294,7 +281,9 @@ def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | N
     from mindrlhf_msprobe.replay.offline.script.recorded import asked_by
 
     try:
-        return replay_entry(asked_by(result, _folder_of(arguments), arguments.network))
+        return replay_entry(
+            asked_by(result, os.path.join(arguments.output_path, "replay"), arguments.network)
+        )
     except MsprobeError as error:
         complain("compare", error.said)
         return None
@@ -372,9 +361,7 @@ def _compare_checkpoints(arguments: argparse.Namespace, paths: list[str]) -> Ans
     from mindrlhf_msprobe.report.checkpoints import lines_of
     from mindrlhf_msprobe.report.terminal import progress_bar
 
-    for name, default in _OF_RUNS.items():
-        if getattr(arguments, name) not in (default, None):
-            raise UsageError.saying("checkpoint.option", option=f"--{name.replace('_', '-')}")
+    _refuse_options(arguments, _OF_RUNS, "checkpoint.option")
     if arguments.mapping == SUGGEST:
         raise UsageError.saying("checkpoint.option", option=f"--mapping {arguments.mapping}")
     if arguments.steps is not None and not re.fullmatch("[0-9]{1,9}", arguments.steps):

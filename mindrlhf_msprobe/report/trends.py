@@ -284,8 +284,8 @@ def rows(sides: Iterable[Sequence[Series | None]]) -> Iterator[list[Any]]:
             yield [*head, *place, *at[place]]
 
 
-def write_csv(path: Path, names: Sequence[str], table: Iterable[Sequence[Any]]) -> int:
-    """Write a CSV file, whole or not at all, and return how many rows it has beside the header.
+def write_csv(path: Path, names: Sequence[str], table: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV file, whole or not at all.
 
     UTF-8 without a mark, for scripts; NaN and infinities by these names; texts that a spreadsheet
     would compute have an apostrophe before them.
@@ -296,13 +296,10 @@ def write_csv(path: Path, names: Sequence[str], table: Iterable[Sequence[Any]]) 
     stream = io.StringIO(newline="")
     writer = csv.writer(stream)
     writer.writerow(names)
-    count = 0
     for row in table:
-        count += 1
         cells: list[Any] = [harmless(clean(v)) if isinstance(v, str) else v for v in row]
         writer.writerow(map(number_to_json, cells))
     write_atomic(path, [stream.getvalue().encode("utf-8")])
-    return count
 
 
 _SECTIONS = {"key": "key_data", "derived": "derived"}  # of what belongs to no phase

@@ -333,7 +333,11 @@ def of_pair(comparison: Comparison, runs: Sequence[Run], interest: Iterable[Plac
     for place in (place for run in runs for place in run.places):
         found.place(*place).recorded_in += 1
     _put_in_time(found, runs)
-    _mark_first(found, comparison)
+    if parted is not None:
+        key = ("key", parted.key) if parted.key is not None else ("phase", parted.phase or "")
+        item = found.place(parted.step, parted.rank).items.get(key)
+        if item is not None:
+            item.flags.append("first")
     found.places = dict(sorted(found.places.items()))
     return found
 
@@ -351,15 +355,6 @@ def _put_in_time(found: Overview, runs: Sequence[Run]) -> None:
             read = [name for name, item in seen.items.items() if not item.missing]
             at = {item: float(number) for number, item in enumerate(read)}
         seen.items = {item: seen.items[item] for item in _ordered(seen.items, at)}
-
-
-def _mark_first(found: Overview, comparison: Comparison) -> None:
-    first = comparison.verdict.first_divergence
-    if first is not None:
-        key = ("key", first.key) if first.key is not None else ("phase", first.phase or "")
-        item = found.place(first.step, first.rank).items.get(key)
-        if item is not None:
-            item.flags.append("first")
 
 
 def _pairs_of_place(
@@ -454,7 +449,7 @@ class _PairOfCalls:
             return
         self.returned.take(finding)
         for side, of in enumerate((finding.a, finding.b)):
-            if _is_number(of.norm):
+            if isinstance(of.norm, (int, float)) and not isinstance(of.norm, bool):
                 self.norms[side] = larger(self.norms[side], float(of.norm))
         self.non_finite += max(
             (of.nan_count or 0) + (of.inf_count or 0) for of in (finding.a, finding.b)
@@ -478,20 +473,13 @@ class _PairOfCalls:
             first: the runs part in this call, be it in what it was given.
         """
         returned, given = self.returned, self.given
-        growth = None
-        if returned.distance is not None and given.distance is not None:
-            growth = _growth(returned.distance, given.distance)
+        growth = None  # how much larger the distance became; infinite where it arose there
+        if returned.distance and given.distance is not None and math.isfinite(given.distance):
+            growth = returned.distance / given.distance if given.distance else math.inf
         enters = returned.status < 0 or (first and not returned.differs)
         shown = given if enters else returned
         logs = map(logarithmic, (shown.error, growth, *self.norms))
         return [shown.code, *logs, min(self.non_finite, _MOST_COUNTED), shown.status]
-
-
-def _growth(returned: float, given: float) -> float | None:
-    """Return how much larger a distance became in a call; infinite where it arose there."""
-    if not returned or not math.isfinite(given):
-        return None
-    return returned / given if given else math.inf
 
 
 def _agreeing(agreement: Agreement, runs: Sequence[Run]) -> Iterator[tuple[str, _PairOfCalls]]:
@@ -524,7 +512,11 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
             for call in calls_of(run, phase, step, rank):
                 begun[phase] = min(begun[phase], call.view.seq)
                 findings = of_place[phase, call.name]
-                of_phase.append((call.name, _codes(measured(call), findings), call.around))
+                seen_of_call = measured(call)
+                logs = map(logarithmic, (seen_of_call.norm, seen_of_call.largest))
+                counts = (seen_of_call.non_finite, findings)
+                own = [*logs, *(min(number, _MOST_COUNTED) for number in counts)]
+                of_phase.append((call.name, own, call.around))
         for what, name in _in_time(run, (step, rank), begun, few=few):
             item, calls = seen.item(what, name), codes.get(name) if what == "phase" else None
             item.compared = len(calls or ()) if what == "phase" else 1
@@ -581,11 +573,6 @@ def _ordered(
     for what, name in held:
         seen.put_in_usual_order(what, name)
     return [*seen.items]
-
-
-def _codes(seen: Measured, findings: int) -> list[int]:
-    logs = [logarithmic(seen.norm), logarithmic(seen.largest)]
-    return logs + [min(number, _MOST_COUNTED) for number in (seen.non_finite, findings)]
 
 
 def count_findings(overview: Overview, findings: Sequence[CheckFinding]) -> None:
@@ -690,7 +677,3 @@ def strip_of(
             gravest = None if item.gravest is None else item.gravest.value
             items.append([what, names.index(name), number, *times, *counts, flags, gravest])
     return {"places": found}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
