@@ -21,7 +21,7 @@ def _accuracy(arguments: argparse.Namespace) -> Answer:
     collect_rarely()
 
     from mindrlhf_msprobe.checks.accuracy import accuracy_of
-    from mindrlhf_msprobe.report.accuracy import FILES, lines_of, write_accuracy
+    from mindrlhf_msprobe.report.accuracy import FILES, lines_of, sheets_of
     from mindrlhf_msprobe.storage.outputs import refuse
 
     refuse_empty(arguments.path)
@@ -31,6 +31,6 @@ def _accuracy(arguments: argparse.Namespace) -> Answer:
     found = accuracy_of(arguments.path)
     written = []
     if output is not None:
-        files = ", ".join(map(str, write_accuracy(found, output, arguments.lang)))
-        written.append(say("accuracy.written", files=files))
+        files = FILES.write(output, sheets_of(found), found.to_json(), [found.path])
+        written.append(say("accuracy.written", files=", ".join(map(str, files))))
     return Answer(found.status.exit_code, lambda: [*lines_of(found), *written], found.to_json)

@@ -79,7 +79,7 @@ def _collect(arguments: argparse.Namespace) -> Answer:
 
 def _compare(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.comparison.preflight.collected import compare_collected
-    from mindrlhf_msprobe.report.preflight import PREFLIGHT_FILES, compared_lines, write_preflight
+    from mindrlhf_msprobe.report.preflight import PREFLIGHT_FILES, compared_lines, preflight_sheet
     from mindrlhf_msprobe.storage.outputs import refuse
 
     output, sides = arguments.output_path, (arguments.a, arguments.b)
@@ -88,8 +88,8 @@ def _compare(arguments: argparse.Namespace) -> Answer:
     found = compare_collected(*sides)
     written = []
     if output is not None:
-        files = ", ".join(map(str, write_preflight(found, sides, output, arguments.lang)))
-        written.append(say("collect.tables", files=files))
+        files = PREFLIGHT_FILES.write(output, [preflight_sheet(found)], found.as_result(*sides))
+        written.append(say("collect.tables", files=", ".join(map(str, files))))
     return Answer(
         DIVERGED if found.differ else SAME,
         lambda: [*compared_lines(found, sides), *written],

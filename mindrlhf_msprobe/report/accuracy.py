@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.findings.accuracy import (
@@ -124,10 +123,6 @@ _NOT = (
     Column("entry", 60),
     Column("why", 90, lambda one: in_words(one.why)),
 )
-FILES = AnswerFiles(
-    *("accuracy_check.xlsx", _RANKED, VERDICT_FILE),
-    keys=("run", "ranked", "not_computed", "gaps"),
-)
 _COLOURS = {Accuracy.WRONG: DIFFERS, Accuracy.UNDECIDED: CLOSE, Accuracy.ORDINARY: PLAIN}
 
 
@@ -135,23 +130,18 @@ def _reason(code: str) -> str:
     return say(f"accuracy.reason_{code}") if code else ""
 
 
-def write_accuracy(
-    found: AccuracyResult, output: str | Path, lang: str | None = None
-) -> list[Path]:
-    """Write the workbook and verdict.json into a directory and return their paths.
+def sheets_of(found: AccuracyResult) -> list[Sheet]:
+    """Return the sheets of accuracy_check.xlsx, in the language spoken."""
+    return [
+        Sheet.of_items("ranked", _RANKED, found.ranked, lambda one: _COLOURS[one.opinion]),
+        Sheet.of_items("not computed", _NOT, found.not_computed, lambda one: SUSPICIOUS),
+    ]
 
-    Args:
-        lang: `en` or `zh`, of the workbook; None: the locale's.
 
-    Raises:
-        RunError: they cannot be written there.
-    """
-    with speaking(lang):
-        sheets = [
-            Sheet.of_items("ranked", _RANKED, found.ranked, lambda one: _COLOURS[one.opinion]),
-            Sheet.of_items("not computed", _NOT, found.not_computed, lambda one: SUSPICIOUS),
-        ]
-        return FILES.write(output, sheets, found.to_json(), [found.path])
+FILES = AnswerFiles(
+    *("accuracy_check.xlsx", _RANKED, VERDICT_FILE),
+    keys=("run", "ranked", "not_computed", "gaps"),
+)
 
 
 _MOST_SHOWN = 20

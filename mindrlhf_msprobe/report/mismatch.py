@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.findings.mismatch import (
@@ -269,24 +268,19 @@ _EXPERTS = (
 _REST = (*_PLACE, Column("what", 16), Column("value", 60), Column("why", 90))
 
 
-def write_mismatch(found: Mismatches, output: str | Path, lang: str | None = None) -> list[Path]:
+def write_mismatch(found: Mismatches, output: str | Path) -> list[Path]:
     """Write the workbook, the JSON and key data into a directory and return their paths.
-
-    Args:
-        lang: `en` or `zh`, of the workbook; None: the locale's.
 
     Raises:
         RunError: they cannot be written there.
     """
-    with speaking(lang):
-        sheets = _sheets(found)
     outputs = FILES.outputs(output)
     directory = outputs[0].path.parent
     held = [one for one in found.found if one.metrics]
     saves = [metric_files(directory, (one.step, one.rank, 0), one.metrics) for one in held]
     files = [Output(path, is_metric_file) for paths in saves for path in paths]
     with written(*outputs, *files, runs=found.runs) as (table, result, *parts):
-        write_xlsx(table, sheets)
+        write_xlsx(table, _sheets(found))
         result.write_bytes(json_text(found.to_json()))
         for one, paths in zip(held, saves):
             write_metrics(parts[: len(paths)], paths, one.metrics)

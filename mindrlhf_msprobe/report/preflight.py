@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import TEXT, Message, message
 from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.findings import STAND_INS, CheckFirst, Difference, Preflight, Weights
@@ -225,20 +223,3 @@ def preflight_sheet(preflight: Preflight) -> Sheet:
 
     nothing = [(None, None, None, None, say("tables.nothing_differs"))]
     return Sheet.ours("preflight", _COLUMNS, [(PLAIN, row) for row in [*rows()] or nothing])
-
-
-def write_preflight(
-    found: Preflight, sides: tuple[str, str], output: str | Path, lang: str | None = None
-) -> list[Path]:
-    """Write the workbook and the JSON into a directory and return their paths.
-
-    Args:
-        sides: what A and B are called.
-        lang: `en` or `zh`, of the workbook; None: the locale's.
-
-    Raises:
-        RunError: they cannot be written there.
-    """
-    with speaking(lang):
-        sheets = [preflight_sheet(found)]
-        return PREFLIGHT_FILES.write(output, sheets, found.as_result(*sides))
