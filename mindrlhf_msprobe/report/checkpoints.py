@@ -26,7 +26,7 @@ from mindrlhf_msprobe.report.sheets import (
     colour_of_finding,
 )
 from mindrlhf_msprobe.report.staging import SIMILARITY_FILE, VERDICT_FILE, fingerprint, staged
-from mindrlhf_msprobe.report.workbook import BITWISE, write_tables
+from mindrlhf_msprobe.report.workbook import BITWISE, shape_of, write_tables
 from mindrlhf_msprobe.storage.arrays.atomic import dump_lines, write_atomic
 
 _MOST_SHOWN = 8
@@ -120,14 +120,6 @@ def _different(finding: Finding) -> float | None:
     return None if finding.metrics is None else 100 - finding.metrics.equal_percent
 
 
-def _shape(side: str) -> Callable[[Finding], Any]:
-    def show(finding: Finding) -> str | None:
-        shape = getattr(finding, side).shape
-        return None if shape is None else str(list(shape))
-
-    return show
-
-
 _VERDICT = (Column("section", 14), Column("item", 44), Column("value", 100))
 _PARAMETERS = (
     Column("record", 60),
@@ -137,8 +129,8 @@ _PARAMETERS = (
     Column("name in B", 40, lambda f: None if f.b.name == f.record else f.b.name),
     Column("dtype A", 11, "a.dtype"),
     Column("dtype B", 11, "b.dtype"),
-    Column("shape A", 20, _shape("a")),
-    Column("shape B", 20, _shape("b")),
+    Column("shape A", 20, shape_of("a")),
+    Column("shape B", 20, shape_of("b")),
     Column("elements", 14, lambda f: None if f.a.shape is None else math.prod(f.a.shape)),
     Column("cosine", 14, _measured("metrics.cosine")),
     Column("l2", 14, _measured("metrics.euclidean")),

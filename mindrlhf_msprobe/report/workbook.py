@@ -11,6 +11,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -79,29 +80,22 @@ _IDENTICAL = {
 
 
 def _share(name: str) -> _Cell:
-    show = _metric(name)
-
-    def share(finding: Finding) -> Any:
-        percent = show(finding)
-        return None if percent is None else percent / 100
-
-    return share
+    percent = _metric(name)
+    return lambda finding: None if percent(finding) is None else percent(finding) / 100
 
 
-def _side(side: str, name: str) -> _Cell:
-    def show(finding: Finding) -> Any:
-        value = getattr(getattr(finding, side), name)
-        return str(list(value)) if isinstance(value, tuple) else value
-
-    return show
+def shape_of(side: str) -> _Cell:
+    """Show the shape of a side as a list."""
+    shape = attrgetter(f"{side}.shape")
+    return lambda finding: None if shape(finding) is None else str(list(shape(finding)))
 
 
-def _statistic(side: str, name: str) -> _Cell:
-    """Show a statistic; max of a scalar argument is its value."""
+def _largest(side: str) -> _Cell:
+    """Show the max of a side; of a scalar argument that is its value."""
 
     def show(finding: Finding) -> Any:
         record: Side = getattr(finding, side)
-        return getattr(record, name) if record.shape is not None else record.value
+        return record.max if record.shape is not None else record.value
 
     return show
 
@@ -142,23 +136,17 @@ def _id(finding: Finding) -> Any:
 
 
 def _text_of(side: str) -> _Cell:
-    def show(finding: Finding) -> Any:
-        value = getattr(finding, side).value
-        return value if isinstance(value, str) else None
-
-    return show
+    value = attrgetter(f"{side}.value")
+    return lambda finding: value(finding) if isinstance(value(finding), str) else None
 
 
-def _both(name: str, show: Callable[[str, str], _Cell]) -> tuple[Column, ...]:
+def _both(name: str, show: Callable[[str], str | _Cell]) -> tuple[Column, ...]:
     """Return a column for each side: of A with a 1 behind its name, of B with a 2."""
-    return _column(f"{name}1", show("a", name)), _column(f"{name}2", show("b", name))
+    return _column(f"{name}1", show("a")), _column(f"{name}2", show("b"))
 
 
 #: Texts that were saved, e.g. prompts and responses.
-TEXT_COLUMNS: tuple[Column, ...] = (
-    _column("text1", _text_of("a")),
-    _column("text2", _text_of("b")),
-)
+TEXT_COLUMNS = _both("text", _text_of)
 
 
 def _message(finding: Finding) -> str:
@@ -182,7 +170,7 @@ _SAVE: tuple[Column, ...] = (
     _column("id", _id),
 )
 _COMPARED_KEYS: tuple[Column, ...] = (
-    *_both("shape", _side),
+    *_both("shape", shape_of),
     _column("相同元素百分比(%)", _metric("equal_percent")),
     _column("首个不匹配元素索引", _metric("first_mismatch")),
     _column("最大绝对误差", _metric("max_abs_err")),
@@ -192,11 +180,11 @@ _COMPARED_KEYS: tuple[Column, ...] = (
 )
 _OF_KEYS: tuple[Column, ...] = (
     _column("note"),
-    *_both("dtype", _side),
-    *_both("max", _statistic),
-    *_both("min", _side),
-    *_both("mean", _side),
-    *_both("norm", _side),
+    *_both("dtype", "{}.dtype".format),
+    *_both("max", _largest),
+    *_both("min", "{}.min".format),
+    *_both("mean", "{}.mean".format),
+    *_both("norm", "{}.norm".format),
     *_COMPARED_BY,
 )
 KEY_DATA_COLUMNS = _SAVE + _OUTCOME + _COMPARED_KEYS + _OF_KEYS
@@ -209,8 +197,8 @@ _PLACE: tuple[Column, ...] = (
     _column("Bench Name", "a.name"),
     _column("NPU Dtype", "b.dtype"),
     _column("Bench Dtype", "a.dtype"),
-    _column("NPU Tensor Shape", _side("b", "shape")),
-    _column("Bench Tensor Shape", _side("a", "shape")),
+    _column("NPU Tensor Shape", shape_of("b")),
+    _column("Bench Tensor Shape", shape_of("a")),
 )
 _ELEMENTS: tuple[Column, ...] = (
     _column("Cosine", _metric("cosine")),
@@ -231,11 +219,11 @@ _DIFFERENCES: tuple[Column, ...] = (
     _column("NormRelativeErr", _relative_difference("norm")),
 )
 _STATISTICS: tuple[Column, ...] = (
-    _column("NPU max", _statistic("b", "max")),
+    _column("NPU max", _largest("b")),
     _column("NPU min", "b.min"),
     _column("NPU mean", "b.mean"),
     _column("NPU l2norm", "b.norm"),
-    _column("Bench max", _statistic("a", "max")),
+    _column("Bench max", _largest("a")),
     _column("Bench min", "a.min"),
     _column("Bench mean", "a.mean"),
     _column("Bench l2norm", "a.norm"),

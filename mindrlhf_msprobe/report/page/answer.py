@@ -22,8 +22,8 @@ from mindrlhf_msprobe.report.checks import (
     run_headline,
 )
 from mindrlhf_msprobe.report.comparison import facts_of, headline, next_step_of, size_of_next
-from mindrlhf_msprobe.report.messages import say, text_of
-from mindrlhf_msprobe.report.page.data import both, each_said, known, paragraph_said, said
+from mindrlhf_msprobe.report.messages import paragraph, say, text_of
+from mindrlhf_msprobe.report.page.data import both, each_said, known, said
 from mindrlhf_msprobe.report.preflight import in_order, merged, values_of, weights_line
 from mindrlhf_msprobe.storage.place import Place
 
@@ -53,7 +53,7 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
         "headline": both(lambda: " ".join(line.strip() for line in texts(headline(verdict)))),
         "sentence": None
         if first is None
-        else paragraph_said(first.reasons)
+        else both(lambda: paragraph(first.reasons))
         if first.reasons
         else first.explanation,
         "cause": None if first is None else first.cause.value,

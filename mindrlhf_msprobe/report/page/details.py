@@ -11,7 +11,7 @@ import numpy as np
 from mindrlhf_msprobe.findings import Finding, Metrics, Side
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.report.page.calls import Call, Value, calls_of
-from mindrlhf_msprobe.report.page.data import all_said, known
+from mindrlhf_msprobe.report.page.data import known, said
 from mindrlhf_msprobe.report.page.overview import Place
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
@@ -291,7 +291,7 @@ class Details:
         for name, side, record in zip("ab", sides, records):
             if side is not None:
                 if record is not None and record.leaf.why is not None:
-                    side = side | {"why": all_said((record.leaf.why,))}
+                    side = side | {"why": said(record.leaf.why)}
                 shown[name] = side | known(first=self._elements.first(record))
         a, b = records
         if finding is not None and not finding.status.agrees and a is not None and b is not None:
@@ -408,9 +408,9 @@ def _outcome(finding: Finding) -> _Shown:
     if finding.metrics is not None:
         values = {name: getattr(finding.metrics, name) for name in _METRICS}
         shown["m"] = known(**{name: number_to_json(value) for name, value in values.items()})
-    said = (*finding.notes, *finding.suspicions, *finding.compared_by)
-    if said:
-        shown["notes"] = [all_said((one,)) for one in said]
+    messages = (*finding.notes, *finding.suspicions, *finding.compared_by)
+    if messages:
+        shown["notes"] = [said(one) for one in messages]
     return shown
 
 

@@ -19,13 +19,13 @@ from mindrlhf_msprobe.findings import Comparison, Spread
 from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult
 from mindrlhf_msprobe.findings.mismatch import Mismatches
 from mindrlhf_msprobe.phases import phase_order, usual_place
-from mindrlhf_msprobe.report.messages import texts_in
+from mindrlhf_msprobe.report.messages import texts_in, texts_of
 from mindrlhf_msprobe.report.page import answer, overview, samples
 from mindrlhf_msprobe.report.page.answer import CheckFindings
 from mindrlhf_msprobe.report.page.data import (
     Blocks,
     Words,
-    all_said,
+    both,
     each_said,
     known,
     said,
@@ -496,7 +496,7 @@ class Course:
                 "micro_steps": series.micro_steps[::stride].tolist(),
                 "values": values,
                 **known(every=stride if stride > 1 else None),
-                **known(note=all_said(series.notes) or None),
+                **known(note=both(lambda: texts_of(series.notes)) or None),
             }
         )
 
