@@ -45,7 +45,7 @@ def check_markdown(arguments: argparse.Namespace) -> None:
 
     given = vars(arguments)
     runs = [*given.get("runs", ()), given.get("path"), given.get("golden_path")]
-    runs += [given.get("target_path"), *given.get("what", ())[:-1]]
+    runs += [given.get("target_path"), *given.get("what", ())]
     refuse(Output(Path(arguments.markdown), is_markdown), runs=filter(None, runs))
 
 

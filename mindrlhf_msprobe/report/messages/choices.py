@@ -34,22 +34,10 @@ def _around_operator(call: str, cell: str, **_: Any) -> str | None:
     return "inside_cell" if cell and not call.startswith("Cell.") else None
 
 
-def _unseen(filtered: bool, ranks_unseen: bool, **_: Any) -> str | None:
-    """Return what else may be to blame, because it was not recorded."""
-    if filtered and ranks_unseen:
-        return "unseen_both"
-    return "unseen_cells" if filtered else "unseen_ranks" if ranks_unseen else None
-
-
 def _state(step: int | None = None, micro_step: int | None = None, **_: Any) -> str:
     if step is None:
         return "initial_weights"
     return "weights_of_step" if micro_step is None else "weights_of_micro_step"
-
-
-def _about_inputs(inputs: bool, means: Any = None, **_: Any) -> str | None:
-    """Return what is said of what a loss is given; nothing is asked for where all is told."""
-    return "inputs_agree" if inputs else None if means else "inputs_in_part"
 
 
 _FEW = 8  # times as many parameters as those that differ: an optimizer acts on all of them
@@ -59,20 +47,6 @@ def _if_written(parameters: int, of: int, **_: Any) -> str | None:
     return "if_written" if _FEW * parameters < of else None
 
 
-def _means_told(
-    means: Any = None, possible_means: Any = None, zero: Sequence[str] = (), **_: Any
-) -> str | None:
-    if means:
-        return "two_means"
-    if possible_means:
-        return "possible_means"
-    return "value_is_zero" if zero else None
-
-
-def _factor_told(factor: float | None = None, means: Any = None, **_: Any) -> str | None:
-    return None if factor is None or means else "one_factor"
-
-
 def _not_saved(
     given: Sequence[str] = (), unlike: Sequence[str] = (), missing: Sequence[str] = (), **_: Any
 ) -> str | None:
@@ -80,14 +54,6 @@ def _not_saved(
     if not (given or unlike):
         return "save_inputs"
     return None if "loss_inputs" in (*given, *unlike) else f"save_{'_and_'.join((*missing, 'set'))}"
-
-
-def _changed(
-    change: str | None, where: Sequence[str], prompts: Sequence[int], **_: Any
-) -> str | None:
-    if not change:
-        return None
-    return "and_change" if where or prompts else "change_alone"
 
 
 def _to_the_end(piece: str) -> Choice:
@@ -134,20 +100,14 @@ CHOICES: Mapping[str, Mapping[str, Choice]] = {
     },
     "coverage": {"on_other_ranks": _on_rank_0, "step_or_steps": _step_or_steps},
     "culprit": {
-        "unseen": lambda **known: "unseen_gradients" if _unseen(**known) else None,
-        "unseen_of": _unseen,
         "state": _state,
         "state_of_other": lambda other, **_: f"other_{_state(**other)}",
-        "means_told": _means_told,
         "whose_zero": lambda zero=(), **_: f"zero_{'_'.join(zero)}" if zero else None,
         "or_written": _if_written,
-        "factor_told": _factor_told,
-        "inputs_too": _about_inputs,
         "not_saved": _not_saved,
     },
     "inside": {
         "as_deviations": _deviations,
-        "changed": _changed,
         "from_there": _to_the_end("to_the_end"),
         "from_there_alone": _to_the_end("to_the_end_alone"),
     },
