@@ -8,14 +8,6 @@ from typing import Any
 from mindrlhf_msprobe.report.messages.templates import Choice
 
 
-def _earlier_steps(steps: int, step: int, **_: Any) -> str | None:
-    if not steps:
-        return None
-    if steps != step:  # some were not recorded, or the first is not step 0
-        return "some_earlier_steps"
-    return "step_0" if step == 1 else "steps_from_0"
-
-
 def _weights(compared: int, different: int, only_in_a: int, only_in_b: int) -> str:
     if compared and not (different or only_in_a or only_in_b):
         return "all_weights_agree"
@@ -76,15 +68,6 @@ def _deviations(
     return "of_deviations" if fraction is None and root is not None and ddof > 2 else None
 
 
-def _name(setting: str, phases: Sequence[str], more: int, of_phase: bool, **_: Any) -> str:
-    """Return where the phases stand: before the setting, behind it, or alone."""
-    if not phases:
-        return "setting_and_more"
-    if not of_phase:
-        return "setting_in_phases"
-    return "setting_of_phases" if setting or more else "all_phases"
-
-
 def _placed(ranks: Sequence[int], setting: str, step: int | None, **known: Any) -> str:
     what = setting or known["more"] or known["phases"] or step is not None
     return "name_of_step" if not ranks else "name_of_ranks" if what else "of_ranks"
@@ -95,7 +78,6 @@ CHOICES: Mapping[str, Mapping[str, Choice]] = {
     "check_accuracy": {"in_cell": _around_operator},
     "console": {
         "on_other_ranks": _on_rank_0,
-        "earlier_steps": _earlier_steps,
         "of_weights": _weights,
     },
     "coverage": {"on_other_ranks": _on_rank_0, "step_or_steps": _step_or_steps},
@@ -111,5 +93,5 @@ CHOICES: Mapping[str, Mapping[str, Choice]] = {
         "from_there": _to_the_end("to_the_end"),
         "from_there_alone": _to_the_end("to_the_end_alone"),
     },
-    "preflight": {"placed": _placed, "whole_name": _name},
+    "preflight": {"placed": _placed},
 }
