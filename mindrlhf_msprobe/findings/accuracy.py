@@ -10,10 +10,8 @@ from typing import Any
 from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
-from mindrlhf_msprobe.findings.words import Keyword, Shown, by_names
+from mindrlhf_msprobe.findings.words import SCHEMA, Keyword, Shown, by_names
 from mindrlhf_msprobe.storage.step_lines import CallOpinion, TensorOpinion
-
-SCHEMA = 1
 
 
 class Accuracy(Keyword):

@@ -10,11 +10,9 @@ from typing import Any
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
 from mindrlhf_msprobe.findings.comparison import Stopped
-from mindrlhf_msprobe.findings.words import Keyword, by_fields, by_names
+from mindrlhf_msprobe.findings.words import SCHEMA, Keyword, by_fields, by_names
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.place import Place
-
-SCHEMA = 1
 
 
 class Severity(Keyword):

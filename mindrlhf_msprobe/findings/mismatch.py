@@ -14,9 +14,7 @@ import numpy as np
 from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
-from mindrlhf_msprobe.findings.words import Keyword, Shown, as_json, by_fields, by_names
-
-SCHEMA = 1
+from mindrlhf_msprobe.findings.words import SCHEMA, Keyword, Shown, as_json, by_fields, by_names
 
 
 def is_around(outer: str, cell: str) -> bool:

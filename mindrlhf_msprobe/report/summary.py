@@ -320,17 +320,14 @@ def legend_sheet() -> Sheet:
     for name in _SUSPICIONS:
         rows.append(_legend_row("suspicion", say(f"legend.term_{name}"), f"suspicion_{name}"))
     for kind, terms in _LEGEND_TERMS:
-        rows += [_legend_row(kind, _called(name), code) for name, code in terms.items()]
+        for name, code in terms.items():  # msprobe's headers stay as they are
+            called = say(f"tables.{name}") if name in _NAMED_IN_BOTH else name
+            rows.append(_legend_row(kind, called, code))
     rows += [_legend_row("cause", cause.value, f"cause_{cause.value}") for cause in Cause]
     if language() == "zh":
         short = [(colour, values[:3]) for colour, values in rows]
         return Sheet.ours("legend", _LEGEND_IN_CHINESE, short)
     return Sheet.ours("legend", _LEGEND_COLUMNS, rows)
-
-
-def _called(name: str) -> str:
-    """Return what a header or a sheet of ours is called; msprobe's headers stay as they are."""
-    return say(f"tables.{name}") if name in _NAMED_IN_BOTH else name
 
 
 def _legend_row(kind: str, name: str, code: str, colour: str = PLAIN) -> Row:
