@@ -26,7 +26,7 @@ from mindrlhf_msprobe.cli.parsing import (
 from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.errors import MsprobeError, UsageError
-from mindrlhf_msprobe.report.answer import Answer, Lines
+from mindrlhf_msprobe.report.answer import Answer, Code, Lines
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -266,8 +266,9 @@ def _suggest(arguments: argparse.Namespace) -> Answer:
     path = str(found.path)
     lines = {line.source: [line.target, round(line.confidence, 3)] for line in found.lines}
     content = {"mapping": path, "lines": lines, "alone": [list(each) for each in found.alone]}
-    said = say("suggest.written", path=path, count=len(found.lines), a=a, b=b)
-    return Answer(SAME if found.lines else UNDECIDED, lambda: [said], lambda: content)
+    said = say("suggest.written", path=path, count=len(found.lines))
+    command = Code(say("suggest.compare", path=path, a=a, b=b))
+    return Answer(SAME if found.lines else UNDECIDED, lambda: [said, [command]], lambda: content)
 
 
 def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | None:
