@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from itertools import groupby
@@ -20,14 +21,18 @@ _CALLS = re.compile(r"@(?=\w)")  # whom it names would get a mail
 
 def as_markdown(lines: Lines) -> str:
     """Return an answer as a Markdown document: its headline, a list, tables and code."""
-    head = next((line for line in lines if isinstance(line, str)), "")
-    rest = lines[1:] if lines and lines[0] is head else lines
-    return "\n".join([f"**{_escaped(head)}**", "", *_listed(rest, ""), "", _MARK])
+    head = []
+    if lines and isinstance(lines[0], str):
+        head, lines = [f"**{_escaped(lines[0])}**", ""], lines[1:]
+    return "\n".join([*head, *_listed(lines, ""), "", _MARK])
 
 
 def is_markdown(path: Path) -> bool:
     """Return whether a file is an answer that was written so and not changed since."""
-    return path.read_bytes().endswith(_MARK.encode())
+    mark = _MARK.encode()
+    with path.open("rb") as file:
+        file.seek(-len(mark), os.SEEK_END)
+        return file.read() == mark
 
 
 def _listed(lines: Lines, indent: str) -> Iterator[str]:
