@@ -23,7 +23,7 @@ from compare_common import arguments, best, command, tables, workspace, write_ke
 OURS = """
 import sys, time
 from mindrlhf_msprobe import compare_runs
-import mindrlhf_msprobe.report.tables.summary, mindrlhf_msprobe.report.tables.workbook
+import mindrlhf_msprobe.report.summary, mindrlhf_msprobe.report.workbook
 if __name__ == '__main__':
     began = time.perf_counter()
     compare_runs(*sys.argv[1:3], output_path=sys.argv[3])

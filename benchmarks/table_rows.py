@@ -23,7 +23,7 @@ from pathlib import Path
 
 from mindrlhf_msprobe.findings import Finding, Side, Status
 from mindrlhf_msprobe.report.sheets import FILLS, Percent, Sheet
-from mindrlhf_msprobe.report.tables.workbook import tables_of
+from mindrlhf_msprobe.report.workbook import tables_of
 from mindrlhf_msprobe.report.xlsx import write_xlsx
 
 

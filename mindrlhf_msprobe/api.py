@@ -399,7 +399,7 @@ def compare_checkpoints(
     )
     if output is None:
         return comparison
-    from mindrlhf_msprobe.report.tables.checkpoints import write_checkpoints
+    from mindrlhf_msprobe.report.checkpoints import write_checkpoints
 
     return write_checkpoints(comparison, output, csv=csv, lang=lang)
 
@@ -462,7 +462,7 @@ def check_runs(
     opened, others = [*map(_opened, runs)], [*map(_opened, healthy)]
     if output_path is None:
         return check_opened(opened, with_rules, others, progress)
-    from mindrlhf_msprobe.report.tables.checks import refuse_tables, write_checks
+    from mindrlhf_msprobe.report.checks import refuse_tables, write_checks
 
     refuse_tables(output_path, opened, others)
     results = check_opened(opened, with_rules, others, progress)

@@ -16,8 +16,15 @@ from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.cli import preflight, run
-from mindrlhf_msprobe.cli.exit_codes import UNDECIDED, close_stdout, complain
+from mindrlhf_msprobe.cli.answering import (
+    check_markdown,
+    close_stdout,
+    complain,
+    print_answer,
+    write_markdown,
+)
 from mindrlhf_msprobe.cli.parsing import Command, Parser, in_our_words, joined, language_of
+from mindrlhf_msprobe.common.exit_codes import UNDECIDED
 from mindrlhf_msprobe.common.language import speak, speaking
 from mindrlhf_msprobe.common.printable import printable_lines
 from mindrlhf_msprobe.errors import ConfigError, MsprobeError
@@ -90,7 +97,16 @@ def _answered(arguments: argparse.Namespace) -> int:
     if arguments.command == run.NAME:
         return run.run_script(arguments)  # what the script raises is Python's to report
     try:
-        return int(arguments.run(arguments))
+        wants_file = getattr(arguments, "markdown", None) is not None
+        if wants_file:
+            check_markdown(arguments)
+        found = arguments.run(arguments)
+        if isinstance(found, int):
+            return found
+        code = print_answer(found, as_json=getattr(arguments, "json", False))
+        if wants_file:
+            write_markdown(found, arguments)
+        return code
     except MsprobeError as error:
         complain(arguments.command, error.said, lines=isinstance(error, ConfigError))
         return UNDECIDED

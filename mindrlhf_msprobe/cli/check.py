@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import time
 
-from mindrlhf_msprobe.cli.exit_codes import answer, of_checks
-from mindrlhf_msprobe.cli.parsing import Command, Commands, collect_rarely
+from mindrlhf_msprobe.cli.parsing import Command, Commands, collect_rarely, refuse_empty
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 
 
@@ -23,21 +24,21 @@ def add_parser(commands: Commands) -> None:
     check.add_argument("--json", action="store_true")
 
 
-def _check(arguments: argparse.Namespace) -> int:
+def _check(arguments: argparse.Namespace) -> Answer:
     collect_rarely()
 
     from mindrlhf_msprobe.api import check_runs
     from mindrlhf_msprobe.cli.pages import check_page, write_page
-    from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.checks import render
-    from mindrlhf_msprobe.report.console.terminal import progress_bar
+    from mindrlhf_msprobe.report.checks import lines_of
+    from mindrlhf_msprobe.report.terminal import progress_bar
 
-    if "" in (*arguments.runs, *arguments.healthy):
-        raise UsageError.saying("cli.empty_path_of_a_run")
+    refuse_empty(*arguments.runs, *arguments.healthy)
+    page = []
     if arguments.html is not None:
         if len(arguments.runs) > 1:
             raise UsageError.saying("report.of_one_run", runs=", ".join(arguments.runs))
         check_page(arguments.html, arguments.runs)
+        page.append(say("report.file", file=arguments.html))
     began = time.perf_counter()
     with progress_bar(say("checks.checking"), say("checks.unit_steps")) as advance:
         results = check_runs(
@@ -49,12 +50,11 @@ def _check(arguments: argparse.Namespace) -> int:
             lang=arguments.lang,
             progress=advance,
         )
-    code = of_checks(results)
     seconds = time.perf_counter() - began
     if arguments.html is not None:
         write_page(arguments.html, arguments.runs, None, results.runs, lang=arguments.lang)
-    if arguments.json:
-        return answer(results.to_json(), code)
-    page = [] if arguments.html is None else [say("report.file", file=arguments.html)]
-    said = render(results, seconds, not_checked=arguments.not_checked)
-    return answer("\n".join([said, *page]), code)
+    return Answer(
+        results.status.exit_code,
+        lambda: [*lines_of(results, seconds, not_checked=arguments.not_checked), *page],
+        results.to_json,
+    )

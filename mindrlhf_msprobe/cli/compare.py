@@ -7,29 +7,26 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.exit_codes import (
-    DIVERGED,
-    SAME,
-    UNDECIDED,
-    answer,
-    complain,
-    of_checkpoints,
-    of_comparison,
-)
+from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import (
     SUGGEST,
     Command,
     Commands,
     add_tolerance,
     collect_rarely,
+    refuse_empty,
     tolerances_of,
     two_of,
     unexpected,
 )
+from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.errors import MsprobeError, UsageError
+from mindrlhf_msprobe.report.answer import Answer, Code, Lines
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -48,14 +45,12 @@ _AS_GIVEN = (
     *_MAPPINGS,
     *_SELECTION,
 )
-#: Options that say something of runs alone, and what they are when they are not given.
-_OF_RUNS = {
-    **dict.fromkeys(("cell_mapping", "api_mapping", "data_mapping", "layer_mapping")),
-    **dict.fromkeys(("tokenizer", "phases", "ranks", "keys", "after", "address", "html", "shard")),
-    **dict.fromkeys(("first_only", "replay", "all_rows"), False),
-    "network": None,
-    "engine": "local",
-}
+#: Options that say something of runs alone.
+_OF_RUNS = (
+    *("cell_mapping", "api_mapping", "data_mapping", "layer_mapping", "tokenizer", "phases"),
+    *("ranks", "keys", "after", "address", "html", "shard", "first_only", "replay", "all_rows"),
+    *("network", "engine"),
+)
 #: Options that say how shards are compared, and what becomes of all of them.
 _OF_A_SHARD = (
     *("noise", "tokenizer", "layout", "engine", "address", "workers", "all_rows", "shard"),
@@ -108,13 +103,13 @@ def add_parser(commands: Commands) -> None:
     add("-dm", "--data_mapping", metavar="FILE", group="msprobe")
 
 
-def _compare(arguments: argparse.Namespace) -> int:
+def _compare(arguments: argparse.Namespace) -> Answer:
     collect_rarely()
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     from mindrlhf_msprobe.cli.pages import check_page, write_page
-    from mindrlhf_msprobe.report.console.comparison import render
+    from mindrlhf_msprobe.report.comparison import lines_of
     from mindrlhf_msprobe.report.staging import OutputError
 
     if arguments.reduce:
@@ -132,47 +127,57 @@ def _compare(arguments: argparse.Namespace) -> int:
     unwritable = False
     began = time.perf_counter()
     try:
-        result = compare(arguments.output_path)
+        result = compare(output_path=arguments.output_path)
     except OutputError as error:
         unwritable = True
         complain("compare", say("cli.no_tables", error=error.said))
-        result = compare(None) if error.comparison is None else error.comparison
+        result = compare(output_path=None) if error.comparison is None else error.comparison
     if arguments.html is not None:
         runs = list(dict.fromkeys([result.run_a, result.run_b]))
         write_page(arguments.html, runs, result, (), arguments.tokenizer, arguments.lang)
-    code = UNDECIDED if unwritable else _code(result, arguments.fail_on)
+    verdict = result.verdict
+    code = _strictly(verdict.status.exit_code, verdict.suspicious.records, arguments.fail_on)
     seconds = time.perf_counter() - began
     replayed = _replayed(arguments, result)
-    if arguments.json:
-        beside = {} if replayed is None else {"replay": replayed.to_json()}
-        return answer({**result.to_json(), **beside}, code)
-    page = [] if arguments.html is None else [say("report.file", file=arguments.html)]
-    as_recorded = not any(note.code == "layout.joined" for note in result.remarks)
-    command = _command_for(arguments, result) if as_recorded and not arguments.replay else ""
-    again = [] if replayed is None else [replayed.text]
-    return answer("\n".join([render(result, seconds, replay=command), *page, *again]), code)
+
+    def lines() -> Lines:
+        command = "" if arguments.replay else _command_for(arguments, result)
+        page = [] if arguments.html is None else [say("report.file", file=arguments.html)]
+        again = [] if replayed is None else replayed.text.split("\n")
+        return [*lines_of(result, seconds, command), *page, *again]
+
+    return Answer(
+        UNDECIDED if unwritable else code,
+        lines,
+        lambda: result.to_json() | ({} if replayed is None else {"replay": replayed.to_json()}),
+    )
 
 
-def _comparing(arguments: argparse.Namespace) -> Callable[[str | None], Comparison]:
-    """Return what compares the runs, given where the tables go; None: nowhere.
+def _strictly(code: int, suspicious: int, fail_on: str) -> int:
+    """Return the exit code of what is the same, where the suspicious fails if that was asked."""
+    return DIVERGED if code == SAME and fail_on == "suspicious" and suspicious else code
+
+
+def _comparing(arguments: argparse.Namespace) -> Callable[..., Comparison]:
+    """Return what compares the runs, given the `output_path` where the tables go; None: nowhere.
 
     Raises:
         UsageError: an option is wrong.
     """
     from mindrlhf_msprobe.api import compare_runs
-    from mindrlhf_msprobe.report.console.terminal import progress_bar
+    from mindrlhf_msprobe.report.terminal import progress_bar
 
     options = _compare_options(arguments)
 
-    def compare(output: str | None) -> Comparison:
+    def compare(output_path: str | None) -> Comparison:
         with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
-            return compare_runs(output_path=output, progress=advance, **options)
+            return compare_runs(output_path=output_path, progress=advance, **options)
 
     return compare
 
 
-def _reducing(arguments: argparse.Namespace) -> Callable[[str | None], Comparison]:
-    """Return what joins the parts of shards, given where the tables go; None: nowhere.
+def _reducing(arguments: argparse.Namespace) -> Callable[..., Comparison]:
+    """Return what joins the parts of shards, given the `output_path` of `_comparing`.
 
     Raises:
         UsageError: an option says what was chosen when the shards were compared.
@@ -183,30 +188,22 @@ def _reducing(arguments: argparse.Namespace) -> Callable[[str | None], Compariso
     if len(arguments.runs) > 2:
         _runs(arguments)
 
-    def reduce(output: str | None) -> Comparison:
-        return reduce_shards(
-            *(arguments.reduce, *arguments.runs),
-            output_path=output,
-            csv=arguments.csv,
-            lang=arguments.lang,
-        )
-
-    return reduce
+    parts = (arguments.reduce, *arguments.runs)
+    return partial(reduce_shards, *parts, csv=arguments.csv, lang=arguments.lang)
 
 
-def _shard(arguments: argparse.Namespace) -> int:
+def _shard(arguments: argparse.Namespace) -> Answer:
     """Compare one shard and write its part; the exit code says that it was compared.
 
     Raises:
         MsprobeError: an option is wrong, the runs cannot be read, or the part cannot be written.
     """
     from mindrlhf_msprobe.api import compare_shard
-    from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.terminal import progress_bar
+    from mindrlhf_msprobe.report.terminal import progress_bar
 
     _refuse_options(arguments, _OF_A_REDUCTION, "cli.shard_option")
     if arguments.mapping == SUGGEST:
-        raise UsageError.saying("cli.shard_option", option=f"mapping {SUGGEST}")
+        raise UsageError.saying("cli.shard_option", option=f"--mapping {SUGGEST}")
     number = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", arguments.shard)
     if number is None:
         raise unexpected("--shard", arguments.shard, "cli.shard_form")
@@ -219,8 +216,6 @@ def _shard(arguments: argparse.Namespace) -> int:
             progress=advance,
             **options,
         )
-    if arguments.json:
-        return answer(found.to_json(), SAME)
     counts = {name: getattr(found, name) for name in ("number", "of", "ranks", "steps", "records")}
     lines = [say("cli.shard", **counts, different=found.different)]
     if found.first is not None:
@@ -229,29 +224,33 @@ def _shard(arguments: argparse.Namespace) -> int:
     if not found.steps:
         lines.append(say("cli.shard_nothing"))
     lines.append(say("cli.shard_part", path=found.path, of=found.of))
-    return answer("\n".join(lines), SAME)
+    return Answer(SAME, lambda: lines, found.to_json)
 
 
 def _refuse_options(arguments: argparse.Namespace, names: Iterable[str], code: str) -> None:
     """Refuse options that were given and say nothing here."""
-    from mindrlhf_msprobe.errors import UsageError
 
     for name in names:
         if getattr(arguments, name) not in (None, False, [], "local", FAIL_ON[0]):
-            raise UsageError.saying(code, option=name.replace("_", "-"))
+            raise UsageError.saying(code, option=f"--{name.replace('_', '-')}")
 
 
 def _command_for(arguments: argparse.Namespace, result: Comparison) -> str:
     """Return the command that replays the entry to blame; "" where none is, or it cannot be."""
     first = result.verdict.first_divergence
-    if first is None or first.entry is None:
+    if first is None or first.entry is None or _is_joined(result):
         return ""
     from mindrlhf_msprobe.replay.offline.script.recorded import command_for
 
-    return command_for(result, _folder_of(arguments))
+    return command_for(result, os.path.join(arguments.output_path, "replay"))
 
 
-def _suggest(arguments: argparse.Namespace) -> int:
+def _is_joined(result: Comparison) -> bool:
+    """Return whether entries of several ranks were joined, so that none was recorded as it is."""
+    return any(note.code == "layout.joined" for note in result.remarks)
+
+
+def _suggest(arguments: argparse.Namespace) -> Answer:
     """Write a proposal of a mapping instead of comparing.
 
     Raises:
@@ -259,51 +258,38 @@ def _suggest(arguments: argparse.Namespace) -> int:
         RunError: a run cannot be read, or nothing is there to go by.
     """
     from mindrlhf_msprobe.comparison.pairing.frameworks.suggest import suggest_mapping
-    from mindrlhf_msprobe.errors import UsageError
 
     options = _compare_options(arguments)
     a, b = options["a"], options["b"]
     if b is None:
         raise UsageError.saying("cli.two_runs", runs=[a], hint="")
     found = suggest_mapping(a, b, arguments.output_path, options["phases"], options["ranks"])
-    return _say_suggested(arguments, found, a, b)
+    return _suggested(found, a, b)
 
 
-def _say_suggested(arguments: argparse.Namespace, found: Suggestion, a: str, b: str) -> int:
+def _suggested(found: Suggestion, a: str, b: str) -> Answer:
     path = str(found.path)
-    if arguments.json:
-        lines = {line.source: [line.target, round(line.confidence, 3)] for line in found.lines}
-        content = {"mapping": path, "lines": lines, "alone": [list(each) for each in found.alone]}
-        return answer(content, SAME if found.lines else UNDECIDED)
-    said = say("suggest.written", path=path, count=len(found.lines), a=a, b=b)
-    return answer(said, SAME if found.lines else UNDECIDED)
-
-
-def _code(result: Comparison, fail_on: str) -> int:
-    """Return the exit code of a comparison whose tables were written."""
-    code = of_comparison(result)
-    fails = code == SAME and fail_on == "suspicious" and result.verdict.suspicious.records
-    return DIVERGED if fails else code
-
-
-def _folder_of(arguments: argparse.Namespace) -> str:
-    """Return where the entry that is to blame is computed again."""
-    return os.path.join(arguments.output_path, "replay")
+    lines = {line.source: [line.target, round(line.confidence, 3)] for line in found.lines}
+    content = {"mapping": path, "lines": lines, "alone": [list(each) for each in found.alone]}
+    said = say("suggest.written", path=path, count=len(found.lines))
+    command = Code(say("suggest.compare", path=path, a=a, b=b))
+    return Answer(SAME if found.lines else UNDECIDED, lambda: [said, [command]], lambda: content)
 
 
 def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | None:
     """Compute the entry that is to blame again, where that was asked for and can be done."""
     if not arguments.replay or result.verdict.first_divergence is None:
         return None
-    if any(note.code == "layout.joined" for note in result.remarks):
+    if _is_joined(result):
         complain("compare", message("layout.no_replay"))
         return None
-    from mindrlhf_msprobe.errors import MsprobeError
     from mindrlhf_msprobe.replay.offline.replaying import replay_entry
     from mindrlhf_msprobe.replay.offline.script.recorded import asked_by
 
     try:
-        return replay_entry(asked_by(result, _folder_of(arguments), arguments.network))
+        return replay_entry(
+            asked_by(result, os.path.join(arguments.output_path, "replay"), arguments.network)
+        )
     except MsprobeError as error:
         complain("compare", error.said)
         return None
@@ -315,12 +301,10 @@ def _runs(arguments: argparse.Namespace) -> list[str]:
     Raises:
         UsageError: they are not so many, or one is empty.
     """
-    from mindrlhf_msprobe.errors import UsageError
 
     runs = [arguments.golden_path, *arguments.runs, arguments.target_path]
     runs = [run for run in runs if run is not None]
-    if "" in runs:
-        raise UsageError.saying("cli.empty_path_of_a_run")
+    refuse_empty(*runs)
     within_one = len(runs) == 1 and (
         arguments.phases or arguments.ranks or "=" in (arguments.keys or "")
     )
@@ -336,7 +320,6 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UsageError: one of them is wrong.
     """
-    from mindrlhf_msprobe.errors import UsageError
 
     runs = _runs(arguments)
     phases = two_of("--phases", arguments.phases, "cli.two_names")
@@ -374,20 +357,17 @@ def _are_checkpoints(paths: list[str]) -> bool:
         return False
 
 
-def _compare_checkpoints(arguments: argparse.Namespace, paths: list[str]) -> int:
-    """Compare two checkpoints as the command line wants it; return the exit code.
+def _compare_checkpoints(arguments: argparse.Namespace, paths: list[str]) -> Answer:
+    """Compare two checkpoints as the command line wants it.
 
     Raises:
         MsprobeError: a side cannot be read, an option is wrong, or the output cannot be written.
     """
     from mindrlhf_msprobe.api import compare_checkpoints
-    from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.checkpoints import render
-    from mindrlhf_msprobe.report.console.terminal import progress_bar
+    from mindrlhf_msprobe.report.checkpoints import lines_of
+    from mindrlhf_msprobe.report.terminal import progress_bar
 
-    for name, default in _OF_RUNS.items():
-        if getattr(arguments, name) not in (default, None):
-            raise UsageError.saying("checkpoint.option", option=f"--{name.replace('_', '-')}")
+    _refuse_options(arguments, _OF_RUNS, "checkpoint.option")
     if arguments.steps is not None and not re.fullmatch("[0-9]{1,9}", arguments.steps):
         raise UsageError.saying("checkpoint.one_step", value=arguments.steps)
     step = None if arguments.steps is None else int(arguments.steps)
@@ -396,7 +376,7 @@ def _compare_checkpoints(arguments: argparse.Namespace, paths: list[str]) -> int
 
         a, b = paths
         proposed = suggest_for_checkpoints(a, b, arguments.output_path, step)
-        return _say_suggested(arguments, proposed, a, b)
+        return _suggested(proposed, a, b)
     began = time.perf_counter()
     with progress_bar(say("console.comparing")) as advance:
         found = compare_checkpoints(
@@ -414,9 +394,6 @@ def _compare_checkpoints(arguments: argparse.Namespace, paths: list[str]) -> int
             lang=arguments.lang,
             progress=advance,
         )
-    code = of_checkpoints(found)
-    if code == SAME and arguments.fail_on == "suspicious" and found.suspicious:
-        code = DIVERGED
-    if arguments.json:
-        return answer(found.to_json(), code)
-    return answer(render(found, time.perf_counter() - began), code)
+    seconds = time.perf_counter() - began
+    code = _strictly(found.status.exit_code, found.suspicious, arguments.fail_on)
+    return Answer(code, lambda: lines_of(found, seconds), found.to_json)

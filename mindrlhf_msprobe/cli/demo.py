@@ -10,7 +10,7 @@ from mindrlhf_msprobe.report.messages import say
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    demo = Command.add(commands, "demo", _demo)
+    demo = Command.add(commands, "demo", _demo, answers=False)
     demo.add_argument("--output", metavar="DIR", required=True)
     demo.add_argument("--steps", type=int, default=3)
     demo.add_argument("--seed", type=int, default=1234)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, answer
-from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
+from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.report.answer import Answer
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.config import ProbeConfig
@@ -29,14 +31,12 @@ def add_parser(commands: Commands) -> None:
     estimate.add_argument("--json", action="store_true")
 
 
-def _estimate(arguments: argparse.Namespace) -> int:
-    from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.listing import render_estimate
+def _estimate(arguments: argparse.Namespace) -> Answer:
+    from mindrlhf_msprobe.report.listing import render_estimate
     from mindrlhf_msprobe.storage.reading.estimate import estimate
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
-    if not arguments.path:
-        raise UsageError.saying("cli.empty_path")
+    refuse_empty(arguments.path, code="cli.empty_path")
     for option in ("steps", "ranks"):
         number = getattr(arguments, option)
         if number is not None and number < 1:
@@ -50,18 +50,15 @@ def _estimate(arguments: argparse.Namespace) -> int:
         steps=arguments.steps or steps,
         ranks=arguments.ranks or len(wanted.ranks) or None,
     )
-    code = SAME if found.fits else DIVERGED
-    if not arguments.json:
-        return answer(render_estimate(found), code)
     whole = found.to_json()
-    said = [*map(str, found.remarks)]
-    return answer({**whole, "remarks": said, "remark_codes": whole["remarks"]}, code)
+    said = {"remarks": [*map(str, found.remarks)], "remark_codes": whole["remarks"]}
+    code = SAME if found.fits else DIVERGED
+    return Answer(code, lambda: render_estimate(found), lambda: {**whole, **said})
 
 
 def _wanted(arguments: argparse.Namespace, run: Run) -> tuple[ProbeConfig, list[str] | None, int]:
     """Return the settings that are meant, the phases (None: all there are) and how many steps."""
     from mindrlhf_msprobe.config import NO_END, ProbeConfig, load_config
-    from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.storage.reading.estimate import KEY_DATA
 
     given = {

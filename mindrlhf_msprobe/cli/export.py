@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from mindrlhf_msprobe.cli.exit_codes import SAME, answer, complain
-from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.cli.answering import complain
+from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
+from mindrlhf_msprobe.common.exit_codes import SAME
+from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 
 _SHOWN = 3  # places that are named
@@ -19,16 +22,14 @@ def add_parser(commands: Commands) -> None:
     export.add_argument("--json", action="store_true")
 
 
-def _export(arguments: argparse.Namespace) -> int:
+def _export(arguments: argparse.Namespace) -> Answer:
     from pathlib import Path
 
     from mindrlhf_msprobe.common.printable import size
-    from mindrlhf_msprobe.errors import RunError, UsageError
     from mindrlhf_msprobe.storage.columns.export import export_run
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
-    if "" in (arguments.path, arguments.output_path):
-        raise UsageError.saying("cli.empty_path")
+    refuse_empty(arguments.path, arguments.output_path, code="cli.empty_path")
     run = open_run(arguments.path)
     if run.foreign:
         raise RunError.saying("error.no_journals", path=run.path)
@@ -42,11 +43,9 @@ def _export(arguments: argparse.Namespace) -> int:
         more = ", ..." if len(shown) > _SHOWN else ""
         text = ", ".join(shown[:_SHOWN]) + more
         complain("export", say("cli.export_left_out", count=len(shown), shown=text))
-    if arguments.json:
-        content = {"files": [*map(str, found.files)], "records": found.records}
-        content |= {"bytes": found.size, "journal_bytes": found.journals}
-        left_out = [dict(zip(("phase", "step", "rank"), at)) for at in found.left_out]
-        return answer({**content, "left_out": left_out}, SAME)
+    left_out = [dict(zip(("phase", "step", "rank"), at)) for at in found.left_out]
+    content = {"files": [*map(str, found.files)], "records": found.records}
+    content |= {"bytes": found.size, "journal_bytes": found.journals, "left_out": left_out}
     said = {"directory": directory, "files": len(found.files), "records": found.records}
     sizes = {"size": size(found.size), "journals": size(found.journals)}
-    return answer(say("cli.exported", **said, **sizes), SAME)
+    return Answer(SAME, lambda: [say("cli.exported", **said, **sizes)], lambda: content)

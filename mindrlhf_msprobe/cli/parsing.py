@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mindrlhf_msprobe.cli.exit_codes import UNDECIDED
+from mindrlhf_msprobe.common.exit_codes import UNDECIDED
 from mindrlhf_msprobe.common.language import LANGUAGES
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.report.console.terminal import wrapped
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.report.terminal import wrapped
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
-    from mindrlhf_msprobe.errors import UsageError
-
 #: What a command adds its parser to.
 Commands: TypeAlias = "argparse._SubParsersAction[Command]"
 
@@ -136,19 +136,25 @@ class Command(Parser):
         cls,
         commands: Commands,
         name: str,
-        run: Callable[[argparse.Namespace], int],
+        run: Callable[[argparse.Namespace], Answer] | Callable[[argparse.Namespace], int],
         of: str = "",
+        *,
+        answers: bool = True,
         **options: Any,
     ) -> Command:
         """Add a command to those that there are, and return its parser.
 
         Args:
-            run: answers it; returns the exit code.
+            run: answers it.
             of: the command that it belongs to, if it is one of another's.
+            answers: whether it has an answer to show; else it prints what there is, and returns
+                the exit code.
             options: what else argparse takes, and whether it `has_groups` of arguments.
         """
         command = cls._added(commands, name, f"{of}_{name}" if of else name, **options)
         command.set_defaults(run=run)
+        if answers:
+            command.add_argument("--markdown", metavar="FILE", help=say("help.markdown"))
         return command
 
     @classmethod
@@ -247,6 +253,16 @@ def joined(arguments: Sequence[str]) -> list[str]:
     return result
 
 
+def refuse_empty(*paths: str | None, code: str = "cli.empty_path_of_a_run") -> None:
+    """Refuse an empty path: a variable of a shell that is not set, probably.
+
+    Raises:
+        UsageError: one is empty.
+    """
+    if "" in paths:
+        raise UsageError.saying(code)
+
+
 #: What --mapping takes in the place of a file.
 SUGGEST = "suggest"
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000
@@ -302,7 +318,5 @@ def two_of(option: str, value: str | None, expected: str) -> tuple[str, str] | N
 
 def unexpected(option: str, value: str, expected: str) -> UsageError:
     """Return the error of an option; `expected` is the code of what was expected."""
-    from mindrlhf_msprobe.errors import UsageError
-
     wanted = message(expected)
     return UsageError.saying("cli.option", option=option, value=repr(value), expected=wanted)

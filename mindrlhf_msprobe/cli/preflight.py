@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, answer, complain
+from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands, unexpected
+from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME
+from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 
 NAME = "preflight"
@@ -18,9 +20,9 @@ def add_parser(commands: Commands) -> None:
     own = Command.add_group(commands, NAME)
     collect = Command.add(own, _COLLECT, _collect, of=NAME)
     collect.usage = (
-        "mindrlhf-msprobe preflight collect [-h] [--lang {en,zh}] -o FILE [--config F] "
-        "[--checkpoint C] [--data MODULE:FUNCTION] [--batches N] [--seconds S] [--overwrite] "
-        "[--json] [-- COMMAND ...]"
+        "mindrlhf-msprobe preflight collect [-h] [--lang {en,zh}] [--markdown FILE] -o FILE "
+        "[--config F] [--checkpoint C] [--data MODULE:FUNCTION] [--batches N] "
+        "[--seconds S] [--overwrite] [--json] [-- COMMAND ...]"
     )
     collect.add_argument("-o", "--output", metavar="FILE", required=True)
     collect.add_argument("--config", metavar="F", action="append", default=[])
@@ -47,10 +49,10 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return own, []
 
 
-def _collect(arguments: argparse.Namespace) -> int:
+def _collect(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.common.message import read_message
     from mindrlhf_msprobe.preflight.collect import collect
-    from mindrlhf_msprobe.report.console.preflight import collected_lines
+    from mindrlhf_msprobe.report.preflight import collected_lines
 
     content = collect(
         arguments.output,
@@ -72,29 +74,28 @@ def _collect(arguments: argparse.Namespace) -> int:
             complain(NAME, say("collect.checkpoint_as_files", name=name, why=why))
     if script and "random_calls" not in content:
         complain(NAME, say("collect.nothing_noted"))
-    if arguments.json:
-        return answer({"file": arguments.output, **content}, code)
-    return answer("\n".join(collected_lines(content, arguments.output)), code)
+    file = arguments.output
+    return Answer(code, lambda: collected_lines(content, file), lambda: {"file": file, **content})
 
 
-def _compare(arguments: argparse.Namespace) -> int:
+def _compare(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.comparison.preflight.collected import compare_collected
-    from mindrlhf_msprobe.report.console.preflight import compared_lines
-    from mindrlhf_msprobe.report.tables.summary import PREFLIGHT_FILES, write_preflight
+    from mindrlhf_msprobe.report.preflight import PREFLIGHT_FILES, compared_lines, preflight_sheet
     from mindrlhf_msprobe.storage.outputs import refuse
 
-    if arguments.output_path is not None:
-        refuse(*PREFLIGHT_FILES.outputs(arguments.output_path))
-    found = compare_collected(arguments.a, arguments.b)
-    code = DIVERGED if found.differ else SAME
-    sides = arguments.a, arguments.b
+    output, sides = arguments.output_path, (arguments.a, arguments.b)
+    if output is not None:
+        refuse(*PREFLIGHT_FILES.outputs(output))
+    found = compare_collected(*sides)
     written = []
-    if arguments.output_path is not None:
-        files = write_preflight(found, sides, arguments.output_path, arguments.lang)
-        written = [say("collect.tables", files=", ".join(map(str, files)))]
-    if arguments.json:
-        return answer(found.as_result(*sides), code)
-    return answer("\n".join([*compared_lines(found, sides), *written]), code)
+    if output is not None:
+        files = PREFLIGHT_FILES.write(output, [preflight_sheet(found)], found.as_result(*sides))
+        written.append(say("collect.tables", files=", ".join(map(str, files))))
+    return Answer(
+        DIVERGED if found.differ else SAME,
+        lambda: [*compared_lines(found, sides), *written],
+        lambda: found.as_result(*sides),
+    )
 
 
 def _number(option: str, text: str) -> int:

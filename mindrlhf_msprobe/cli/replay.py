@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.exit_codes import SAME, answer, of_replay
 from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.common.exit_codes import SAME
+from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -29,22 +31,23 @@ def add_parser(commands: Commands) -> None:
     replay.add_argument("--json", action="store_true")
 
 
-def _replay(arguments: argparse.Namespace) -> int:
+def _replay(arguments: argparse.Namespace) -> Answer:
+    from mindrlhf_msprobe.findings.accuracy import exit_code_of
     from mindrlhf_msprobe.replay.offline.replaying import replay_entry
 
     asked = _asked(arguments)
     if asked.entry is None:
         from mindrlhf_msprobe.replay.offline.replaying import replay_operators
-        from mindrlhf_msprobe.report.console.accuracy import render_replayed
-        from mindrlhf_msprobe.report.console.terminal import progress_bar
+        from mindrlhf_msprobe.report.accuracy import replayed_lines
+        from mindrlhf_msprobe.report.terminal import progress_bar
 
         with progress_bar(say("replay.computing"), say("replay.unit")) as advance:
             table = replay_operators(asked, seed=arguments.seed, progress=advance)
-        code = of_replay(table.verdicts)
-        return answer(table.to_json() if arguments.json else render_replayed(table), code)
+        code = exit_code_of(table.verdicts)
+        return Answer(code, lambda: replayed_lines(table), table.to_json)
     found = replay_entry(asked, run=not arguments.no_run)
-    code = SAME if arguments.no_run else of_replay(found.verdicts)
-    return answer(found.to_json() if arguments.json else found.text, code)
+    code = SAME if arguments.no_run else exit_code_of(found.verdicts)
+    return Answer(code, lambda: found.text.split("\n"), found.to_json)
 
 
 def _asked(arguments: argparse.Namespace) -> Asked:
@@ -53,7 +56,6 @@ def _asked(arguments: argparse.Namespace) -> Asked:
     Raises:
         UsageError: what is given is not RUN, RUN ENTRY or RUN_A RUN_B ENTRY.
     """
-    from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.replay.offline.script.recorded import Asked, CallPlace
 
     what = arguments.what

@@ -7,10 +7,12 @@ import atexit
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
-from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, complain
+from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import LANG, Command, Commands
+from mindrlhf_msprobe.common.exit_codes import SAME, UNDECIDED
+from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.report.answer import texts
 from mindrlhf_msprobe.report.messages import say
 
 NAME = "run"
@@ -18,9 +20,8 @@ NAME = "run"
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
-    run = Command.add(
-        commands, NAME, run_script, usage="mindrlhf-msprobe run [-h] [--lang {en,zh}] SCRIPT ..."
-    )
+    usage = "mindrlhf-msprobe run [-h] [--lang {en,zh}] SCRIPT ..."
+    run = Command.add(commands, NAME, run_script, answers=False, usage=usage)
     run.add_argument("script", metavar="SCRIPT")
     run.set_defaults(arguments=[])
 
@@ -41,7 +42,6 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def run_script(arguments: argparse.Namespace) -> int:
     """Run the script; what it raises is not caught."""
-    from mindrlhf_msprobe.errors import UsageError
     from mindrlhf_msprobe.integrations.launcher import check_script, start
 
     try:
@@ -77,37 +77,15 @@ def _sum_up(process: int) -> None:
 
 def _summary() -> Iterable[str]:
     from mindrlhf_msprobe.common.current import CURRENT
-    from mindrlhf_msprobe.errors import RunError
     from mindrlhf_msprobe.integrations.patches import has_trainer
+    from mindrlhf_msprobe.report.listing import render_summary
+    from mindrlhf_msprobe.storage.reading.reader import open_run
 
     if not CURRENT.recorded and has_trainer():  # else that there is none is said
         why = CURRENT.why_not
         yield say("log.not_begun") if why is None else say("log.not_recorded", why=why)
     for path, rank in dict.fromkeys(CURRENT.recorded):
         try:
-            yield "\n  ".join(_held(path, rank))
+            yield "\n".join(texts(render_summary(open_run(path), rank)))
         except (RunError, OSError) as error:
             yield say("listing.not_summed_up", path=str(path), why=error)
-
-
-def _held(path: Path, rank: int) -> list[str]:
-    """Return what a run holds of one rank."""
-    from mindrlhf_msprobe.report.console.listing import render_summary
-    from mindrlhf_msprobe.storage.reading.inventory import file_sizes
-    from mindrlhf_msprobe.storage.reading.reader import open_run
-
-    run = open_run(path)
-    layers = {phase: run.directories(rank=rank, phase=phase) for phase in run.phases}
-    data = {key: run.directories(rank=rank, key=key) for key in run.keys}
-    directories = [one for of in (layers, data) for each in of.values() for one in each]
-    stop = run.stop_of(rank)
-    return render_summary(
-        path,
-        rank,
-        steps=sorted(step for step, of in run.places if of == rank) if directories else [],
-        phases=[phase for phase, found in layers.items() if found],
-        keys=[key for key, found in data.items() if found],
-        written=file_sizes(directories)[1],
-        losses=[loss for loss in run.losses if loss.params["rank"] == rank],
-        stops=[] if stop is None else [stop],
-    )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.exit_codes import SAME, UNDECIDED, answer, complain
-from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.cli.answering import complain
+from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
+from mindrlhf_msprobe.common.exit_codes import SAME, UNDECIDED
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.printable import printable
+from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.report.answer import Answer, Lines
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -37,25 +39,23 @@ class _Shown:
     """What is shown.
 
     Attributes:
-        content, text: it, for machines and for people.
+        content, lines: it, for machines and for people.
         unreadable: what of it could not be read, and the content does not say so.
         damaged: whether anything could not be read.
-        said: whether the text says all of that.
+        said: whether the lines say all of that.
     """
 
     content: list[dict[str, Any]]
-    text: str
+    lines: Lines
     unreadable: list[str]
     damaged: bool
     said: bool = False
 
 
-def _show(arguments: argparse.Namespace) -> int:
-    from mindrlhf_msprobe.errors import UsageError
+def _show(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
-    if not arguments.path:
-        raise UsageError.saying("cli.empty_path")
+    refuse_empty(arguments.path, code="cli.empty_path")
     run, name = open_run(arguments.path), arguments.name
     at = {"step": arguments.step, "rank": arguments.rank}
     for what, number, held in (("step", at["step"], run.steps), ("rank", at["rank"], run.ranks)):
@@ -75,12 +75,12 @@ def _show(arguments: argparse.Namespace) -> int:
         for problem in shown.unreadable:
             complain("show", problem)
     code = UNDECIDED if shown.damaged else SAME
-    return answer(shown.content if arguments.json else shown.text, code)
+    return Answer(code, lambda: shown.lines, lambda: shown.content)
 
 
 def _run(run: Run, at: _At) -> _Shown:
     from mindrlhf_msprobe.common.printable import spans
-    from mindrlhf_msprobe.report.console import listing
+    from mindrlhf_msprobe.report import listing
     from mindrlhf_msprobe.storage.reading.inventory import inventory, limits_of
 
     holdings = inventory(run, **at)
@@ -95,14 +95,16 @@ def _run(run: Run, at: _At) -> _Shown:
     problems = [*unreadable, *run.lost]
     if run.missing_ranks:
         problems.append(say("listing.missing_ranks", ranks=spans(run.missing_ranks)))
-    lines = [listing.render_holdings(run.path, run.state, holdings, problems, run.cost)]
-    lines += listing.render_times(times)
-    lines += listing.render_generation(run.run_files, at["rank"])
-    lines += [printable(say("listing.without", what=limit)) for limit in limits_of(run)]
-    lines += listing.render_left_out(run.left_out)
-    lines += listing.render_stops(run.stops)
+    lines = [
+        *listing.render_holdings(run.path, run.state, holdings, problems, run.cost),
+        *listing.render_times(times),
+        *listing.render_generation(run.run_files, at["rank"]),
+        *(say("listing.without", what=limit) for limit in limits_of(run)),
+        *listing.render_left_out(run.left_out),
+        *listing.render_stops(run.stops),
+    ]
     content = [holding.to_json() for holding in holdings]
-    return _Shown(content, "\n".join(lines), unreadable, bool(unreadable), said=True)
+    return _Shown(content, lines, unreadable, bool(unreadable), said=True)
 
 
 def _times(run: Run, at: _At) -> list[StepTimes]:
@@ -116,7 +118,7 @@ def _times(run: Run, at: _At) -> list[StepTimes]:
 
 
 def _phase(run: Run, name: str, at: _At) -> _Shown:
-    from mindrlhf_msprobe.report.console import listing
+    from mindrlhf_msprobe.report import listing
 
     entries = run.entries(name, **at)
     content: list[dict[str, Any]] = [
@@ -138,8 +140,7 @@ def _phase(run: Run, name: str, at: _At) -> _Shown:
 
 
 def _records(run: Run, name: str, at: _At) -> _Shown:
-    from mindrlhf_msprobe.errors import RunError
-    from mindrlhf_msprobe.report.console import listing
+    from mindrlhf_msprobe.report import listing
     from mindrlhf_msprobe.storage.code_lines import find_code
     from mindrlhf_msprobe.storage.reading.inventory import find_records
 
@@ -150,10 +151,10 @@ def _records(run: Run, name: str, at: _At) -> _Shown:
             complain("show", problem)
         raise
     saves = run.key_data(name, **at) if at["step"] is None else []
-    text = listing.render_saves(saves, records) if saves else listing.render_records(records)
+    lines = listing.render_saves(saves, records) if saves else listing.render_records(records)
     of_key = name in run.keys
     if not of_key:
-        text = "\n".join([text, *listing.called_from(find_code(run, name, **at))])
+        lines = [*lines, *listing.called_from(find_code(run, name, **at))]
     problems = [
         str(problem)
         for problem in _problems(run, at)
@@ -162,13 +163,12 @@ def _records(run: Run, name: str, at: _At) -> _Shown:
     ]
     damaged = bool(problems) or any(found.unreadable is not None for found in records)
     content = [record.to_json() for record in records]
-    return _Shown(content, text, problems[:_MOST_NAMED], damaged)
+    return _Shown(content, lines, problems[:_MOST_NAMED], damaged)
 
 
 def _code(run: Run, name: str | None, at: _At) -> _Shown:
     """Return the user's code that called an entry."""
-    from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.listing import render_code
+    from mindrlhf_msprobe.report.listing import render_code
     from mindrlhf_msprobe.storage.code_lines import find_code
     from mindrlhf_msprobe.storage.reading.inventory import find_records
 

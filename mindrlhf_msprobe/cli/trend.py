@@ -6,8 +6,11 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.cli.exit_codes import DIVERGED, SAME, UNDECIDED, answer, complain
-from mindrlhf_msprobe.cli.parsing import Command, Commands
+from mindrlhf_msprobe.cli.answering import complain
+from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
+from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
+from mindrlhf_msprobe.errors import MsprobeError, UsageError
+from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
@@ -42,20 +45,16 @@ def add_parser(commands: Commands) -> None:
     trend.add_argument("--measure", choices=("cosine", "signs"), group="gradients")
 
 
-def _trend(arguments: argparse.Namespace) -> int:
-    from mindrlhf_msprobe.errors import UsageError
-
-    if "" in arguments.runs:
-        raise UsageError.saying("cli.empty_path_of_a_run")
+def _trend(arguments: argparse.Namespace) -> Answer:
+    refuse_empty(*arguments.runs)
     return _gradients(arguments) if arguments.gradients else _series(arguments)
 
 
-def _series(arguments: argparse.Namespace) -> int:
-    from mindrlhf_msprobe.errors import UsageError
+def _series(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.report.trends import (
         SIDES,
         refuse_files,
-        render_series,
+        series_lines,
         sides_of,
         write_series,
     )
@@ -81,18 +80,19 @@ def _series(arguments: argparse.Namespace) -> int:
     for run in runs:
         _say_incomplete(run)
     code = SAME if sides and not damaged else UNDECIDED
-    if arguments.json:
-        content: dict[str, list[Any]] = {
-            "runs": [str(run.path) for run in runs],
-            "series": [],
-            "missing": [],
-        }
-        for side, trends in zip(SIDES, found):
-            content["series"] += [{"run": side, **one.to_json()} for one in trends.series]
-            content["missing"] += [{"run": side, **one.to_json()} for one in trends.missing]
-        return answer(content, code)
     missing, most = missing_in_all(found), max(0, arguments.plots)
-    return answer(render_series(sides, arguments.runs, missing, most), code)
+
+    def content() -> dict[str, list[Any]]:
+        shown: dict[str, list[Any]] = {"runs": [str(run.path) for run in runs]}
+        for name in ("series", "missing"):
+            shown[name] = [
+                {"run": side, **one.to_json()}
+                for side, trends in zip(SIDES, found)
+                for one in getattr(trends, name)
+            ]
+        return shown
+
+    return Answer(code, lambda: series_lines(sides, arguments.runs, missing, most), content)
 
 
 def _read(runs: Sequence[Run], choice: Choice) -> list[Trends]:
@@ -101,8 +101,7 @@ def _read(runs: Sequence[Run], choice: Choice) -> list[Trends]:
     Raises:
         MsprobeError: no run has it.
     """
-    from mindrlhf_msprobe.errors import MsprobeError
-    from mindrlhf_msprobe.report.console.terminal import progress_bar
+    from mindrlhf_msprobe.report.terminal import progress_bar
     from mindrlhf_msprobe.trends.reading import Trends, read_trends
 
     found: list[Trends] = []
@@ -124,7 +123,7 @@ def _read(runs: Sequence[Run], choice: Choice) -> list[Trends]:
 def _say_incomplete(run: Run) -> None:
     """Say what a run does not hold by choice, which ranks are missing, and where others stopped."""
     from mindrlhf_msprobe.common.printable import spans
-    from mindrlhf_msprobe.report.console.listing import render_stops
+    from mindrlhf_msprobe.report.listing import render_stops
     from mindrlhf_msprobe.storage.reading.inventory import limits_of
 
     for limit in limits_of(run):
@@ -136,10 +135,9 @@ def _say_incomplete(run: Run) -> None:
         complain("trend", say("unread.at", path=run.path, why=line))
 
 
-def _gradients(arguments: argparse.Namespace) -> int:
-    from mindrlhf_msprobe.errors import UsageError
-    from mindrlhf_msprobe.report.console.terminal import progress_bar
-    from mindrlhf_msprobe.report.trends import refuse_files, render_similarity, write_similarity
+def _gradients(arguments: argparse.Namespace) -> Answer:
+    from mindrlhf_msprobe.report.terminal import progress_bar
+    from mindrlhf_msprobe.report.trends import refuse_files, similarity_lines, write_similarity
     from mindrlhf_msprobe.storage.reading.gradients import open_gradients
     from mindrlhf_msprobe.trends.similarity import Measure, compare_gradients
 
@@ -161,9 +159,11 @@ def _gradients(arguments: argparse.Namespace) -> int:
     write_similarity(found, arguments.csv, arguments.tensorboard)
     code = DIVERGED if found.suspicious else SAME
     code = code if found.compared else UNDECIDED
-    if arguments.json:
-        return answer({"runs": [str(a.path), str(b.path)], **found.to_json()}, code)
-    return answer(render_similarity(found), code)
+    return Answer(
+        code,
+        lambda: similarity_lines(found),
+        lambda: {"runs": [str(a.path), str(b.path)], **found.to_json()},
+    )
 
 
 def _complain(problems: Sequence[Problem]) -> bool:

@@ -128,7 +128,7 @@ def answer(comparison: Comparison) -> None:
         RunError: nothing was compared.
     """
     from mindrlhf_msprobe.findings import Outcome
-    from mindrlhf_msprobe.report.console.comparison import render
+    from mindrlhf_msprobe.report.comparison import render
 
     text = render(comparison)
     if comparison.verdict.status is Outcome.INCOMPARABLE:

@@ -58,8 +58,8 @@ def run_demo(arguments: argparse.Namespace) -> int:
         raise UsageError.saying("demo.needs", names=missing)
     plan.make_output()
     quiet_frameworks(plan.output / "log")
-    from mindrlhf_msprobe.report.console.comparison import render
-    from mindrlhf_msprobe.report.console.terminal import fitted, progress_bar
+    from mindrlhf_msprobe.report.comparison import render
+    from mindrlhf_msprobe.report.terminal import fitted, progress_bar
 
     fault = plan.fault()
     _check_training(plan)

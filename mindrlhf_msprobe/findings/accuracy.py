@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
-from mindrlhf_msprobe.findings.words import Keyword, Shown
-from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+from mindrlhf_msprobe.findings.words import SCHEMA, Keyword, Shown, by_names
 from mindrlhf_msprobe.storage.step_lines import CallOpinion, TensorOpinion
-
-SCHEMA = 1
 
 
 class Accuracy(Keyword):
@@ -63,20 +62,12 @@ class RankedTensor:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         worst = self.worst
-        numbers = ("ratio", "error", "explained", "actual", "exact")
         return {
-            **{name: getattr(self, name) for name in ("phase", "call", "cell", "tensor")},
-            "opinion": self.opinion.value,
+            **by_names(self, "phase", "call", "cell", "tensor", "opinion"),
             "calls": dict(self.counts),
-            "precision": self.precision,
-            "origin": self.origin,
-            "step": self.step,
-            "rank": self.rank,
-            "entry": self.entry,
-            "record": worst.record,
-            "index": [*worst.at],
-            **{name: number_to_json(getattr(worst, name)) for name in numbers},
-            "reason": worst.reason,
+            **by_names(self, "precision", "origin", "step", "rank", "entry"),
+            **{"record": worst.record, "index": [*worst.at]},
+            **by_names(worst, "ratio", "error", "explained", "actual", "exact", "reason"),
             "first_step": None if self.first_call is None else self.first_call.step,
         }
 
@@ -106,13 +97,7 @@ class NotComputed:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         said = {"why": in_words(self.why), "why_code": self.why.as_json()}
-        return {
-            "call": self.call,
-            "cell": self.cell,
-            "calls": self.calls,
-            "entry": self.entry,
-            "needed": self.needed,
-        } | said
+        return by_names(self, "call", "cell", "calls", "entry", "needed") | said
 
 
 @dataclass(frozen=True)
@@ -168,11 +153,7 @@ class AccuracyResult:
             "status": self.status.value,
             "first": origins[0] if origins else None,
             "origins": origins,
-            "ranked": [one.to_json() for one in self.ranked],
-            "not_computed": [one.to_json() for one in self.not_computed],
-            "without_opinion": [*self.without_opinion],
-            "calls": self.calls,
-            "gaps": self.gaps,
+            **by_names(self, "ranked", "not_computed", "without_opinion", "calls", "gaps"),
             "problems": [in_words(problem) for problem in self.problems],
             "seconds": round(self.seconds, 3),
         }
@@ -184,6 +165,17 @@ def _named(call: str, cell: str) -> str:
 
 #: Verdicts, the most suspicious first.
 VERDICTS = ("wrong", "undecided", "unjudged", "ordinary")
+
+
+def exit_code_of(verdicts: Iterable[str]) -> int:
+    """Return the exit code that says whether what was recorded is right.
+
+    What computes nothing in floating point, and has no opinion, does not count beside what does.
+    """
+    found = {*verdicts} - {"unjudged"}
+    if "wrong" in found:
+        return DIVERGED
+    return SAME if found == {"ordinary"} else UNDECIDED
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ comparison/checkpoints.py makes it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import field
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Messages
 from mindrlhf_msprobe.findings import SCHEMA, TOOL, Finding, Outcome, RuleUse, Status
+from mindrlhf_msprobe.findings.words import by_names
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 
 #: Parameters that verdict.json lists, the first ones that do not agree.
@@ -139,29 +140,21 @@ def _said(messages: Messages) -> list[dict[str, Any]]:
 
 
 def _shown(finding: Finding) -> dict[str, Any]:
-    metrics = finding.metrics
-    measured: Mapping[str, Any] = {} if metrics is None else _measured(finding)
+    metrics, measured = finding.metrics, {}
+    if metrics is not None:
+        measured = {
+            "cosine": number_to_json(metrics.cosine),
+            "l2": number_to_json(metrics.euclidean),
+            "l2_relative": number_to_json(finding.distance),
+            **by_names(metrics, "max_abs_err", "max_rel_err"),
+            "different_percent": 100 - metrics.equal_percent,
+        }
     return {
-        "record": finding.record,
-        "rank": finding.rank,
-        "status": finding.status.value,
+        **by_names(finding, "record", "rank", "status"),
         "dtype": [finding.a.dtype, finding.b.dtype],
         "shape": [finding.a.shape, finding.b.shape],
         **measured,
         "note": finding.note,
-    }
-
-
-def _measured(finding: Finding) -> dict[str, Any]:
-    metrics = finding.metrics
-    assert metrics is not None
-    return {
-        "cosine": number_to_json(metrics.cosine),
-        "l2": number_to_json(metrics.euclidean),
-        "l2_relative": number_to_json(finding.distance),
-        "max_abs_err": number_to_json(metrics.max_abs_err),
-        "max_rel_err": number_to_json(metrics.max_rel_err),
-        "different_percent": 100 - metrics.equal_percent,
     }
 
 

@@ -10,11 +10,9 @@ from typing import Any
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
 from mindrlhf_msprobe.findings.comparison import Stopped
-from mindrlhf_msprobe.findings.words import Keyword, by_fields
+from mindrlhf_msprobe.findings.words import SCHEMA, Keyword, by_fields, by_names
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.place import Place
-
-SCHEMA = 1
 
 
 class Severity(Keyword):
@@ -105,16 +103,12 @@ class CheckFinding:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
         return {
-            **{"rule": self.rule, "severity": self.severity.value, "text": self.text},
+            **by_names(self, "rule", "severity", "text"),
             "code": self.said.as_json(),
-            "place": self.place.to_json(),
-            **{"times": self.times, "last_step": self.last_step, "ranks": list(self.ranks)},
+            **by_names(self, "place", "times", "last_step", "ranks"),
             "causes": [in_words(cause) for cause in self.causes],
             "causes_codes": [cause.as_json() for cause in self.causes],
-            "evidence": [evidence.to_json() for evidence in self.evidence],
-            "next_step": self.next_step,
-            "stack": list(self.stack),
-            "followed_by": [finding.to_json() for finding in self.followed_by],
+            **by_names(self, "evidence", "next_step", "stack", "followed_by"),
         }
 
 
@@ -193,13 +187,10 @@ class CheckResult:
         """Return it as plain JSON values."""
         stopped = [{n: v for n, v in by_fields(s).items() if n != "run"} for s in self.stopped]
         return {
-            **{"run": self.path, "status": self.status.value, "counts": self.counts},
-            "findings": [finding.to_json() for finding in self.findings],
-            "checked": list(self.checked),
-            "not_checked": [one.to_json() for one in self.not_checked],
+            "run": self.path,
+            **by_names(self, "status", "counts", "findings", "checked", "not_checked"),
             "problems": [in_words(problem) for problem in self.problems],
-            **{"steps": self.steps, "ranks": self.ranks},
-            **{"entries": self.entries, "saves": self.saves},
+            **by_names(self, "steps", "ranks", "entries", "saves"),
             **({"stopped": stopped} if stopped else {}),
         }
 
@@ -222,8 +213,7 @@ class CheckResults:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        runs = [run.to_json() for run in self.runs]
-        return {"schema": SCHEMA, "status": self.status.value, "runs": runs}
+        return {"schema": SCHEMA, **by_names(self, "status", "runs")}
 
 
 def json_values(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
-from mindrlhf_msprobe.findings.words import Keyword, Shown, as_json, by_fields
-
-SCHEMA = 1
+from mindrlhf_msprobe.findings.words import SCHEMA, Keyword, Shown, as_json, by_fields, by_names
 
 
 def is_around(outer: str, cell: str) -> bool:
@@ -225,7 +224,7 @@ class Weight:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        shown = {name: as_json(value) for name, value in by_fields(self).items()}
+        shown = by_fields(self)
         if self.in_flight is None:
             del shown["in_flight"]
         if not self.lacks:
@@ -257,8 +256,7 @@ class Experts(Shown):
     @property
     def counts(self) -> dict[str, Any]:
         """What messages say of it."""
-        names = ("cell", "tokens", "others", "before", "by")
-        return {name: getattr(self, name) for name in names}
+        return by_names(self, "cell", "tokens", "others", "before", "by")
 
 
 @dataclass(frozen=True)
@@ -328,26 +326,19 @@ class Mismatch:
         """Return it as plain JSON values."""
         names = ("step", "rank", "rollout", "training", "status", "cause", "rows", "tokens")
         counts = ("saved_aligned", "saved", "sampled_aligned", "sampled_rows")
-        shown = {name: as_json(getattr(self, name)) for name in (*names, *counts)}
+        alone = dict(zip(("rollout", "training"), self.weights_alone))
         return {
-            **shown,
-            "first": self.first and self.first.to_json(),
+            **by_names(self, *names, *counts, "first"),
             "explanation": [in_words(said) for said in self.said],
-            "codes": [said.as_json() for said in self.said],
-            "births": [stage.to_json() for stage in self.births],
-            "stages": [stage.to_json() for stage in self.stages],
+            "codes": as_json(self.said),
+            **by_names(self, "births", "stages"),
             "weights": {
                 "compared": self.weights_compared,
                 "unknown": [*self.weights_unknown],
-                "alone": {
-                    side: [*names]
-                    for side, names in zip(("rollout", "training"), self.weights_alone)
-                },
-                "different": [weight.to_json() for weight in self.weights],
+                "alone": as_json(alone),
+                "different": as_json(self.weights),
             },
-            "metrics": as_json(self.metrics),
-            "sampled": [token.to_json() for token in self.sampled],
-            "experts": [one.to_json() for one in self.experts],
+            **by_names(self, "metrics", "sampled", "experts"),
             "not_compared": [
                 {"value": name, "why": in_words(why)} for name, why in self.not_compared
             ],
@@ -431,7 +422,7 @@ class Certificate:
             "exact": bool(self),
             **self.counts,
             "reasons": [in_words(said) for said in self.reasons],
-            "places": [place.to_json() for place in self.places],
+            **by_names(self, "places"),
         }
 
 
@@ -464,6 +455,13 @@ class Mismatches:
         """The first step and rank that part, or None."""
         return next((one for one in self.found if one.status is Agreement.PARTED), None)
 
+    @property
+    def exit_code(self) -> int:
+        """The exit code that says whether they agree, or are proved to be one computation."""
+        if self.certificate is None:
+            return self.status.exit_code
+        return SAME if self.certificate else DIVERGED
+
     def __bool__(self) -> bool:
         """Return whether they agree."""
         return self.status.agrees
@@ -472,8 +470,7 @@ class Mismatches:
         """Return it as plain JSON values."""
         return {
             "schema": SCHEMA,
-            "runs": [*self.runs],
-            "status": self.status.value,
-            "steps": [one.to_json() for one in self.found],
+            **by_names(self, "runs", "status"),
+            "steps": as_json(self.found),
             **({} if self.certificate is None else {"certificate": self.certificate.to_json()}),
         }

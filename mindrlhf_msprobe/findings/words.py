@@ -7,6 +7,7 @@ from dataclasses import fields
 from enum import Enum
 from typing import Any
 
+from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.message import Message, Messages, all_in_words
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 
@@ -21,6 +22,16 @@ class Keyword(str, Enum):
 
     def __str__(self) -> str:
         return str(self.value)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command that concludes it."""
+        return SAME if self.value in _WELL else DIVERGED if self.value in _NOT_WELL else UNDECIDED
+
+
+#: Conclusions by what they are to a command; of all others it is not decided.
+_WELL = ("identical", "within_tolerance", "within_rounding", "healthy", "ordinary")
+_NOT_WELL = ("diverged", "parted", "unhealthy", "wrong")
 
 
 class Status(Keyword):
@@ -130,7 +141,12 @@ class Shown:
 
 def by_fields(found: Any) -> dict[str, Any]:
     """Return the fields of a dataclass under their names, as JSON holds them."""
-    return {of.name: as_json(getattr(found, of.name)) for of in fields(found)}
+    return by_names(found, *(of.name for of in fields(found)))
+
+
+def by_names(found: Any, *names: str) -> dict[str, Any]:
+    """Return some attributes of a conclusion under their names, as JSON holds them."""
+    return {name: as_json(getattr(found, name)) for name in names}
 
 
 def as_json(value: Any) -> Any:

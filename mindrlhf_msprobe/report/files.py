@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mindrlhf_msprobe.common.language import in_its_language, language
-from mindrlhf_msprobe.findings import KEY_DATA_ONLY, Comparison, KeptFindings, TableName, table_of
+from mindrlhf_msprobe.common.language import in_its_language
+from mindrlhf_msprobe.findings import KEY_DATA_ONLY, Comparison, KeptFindings, table_of
 from mindrlhf_msprobe.report.messages import paragraph, text_of
 from mindrlhf_msprobe.report.sheets import Table
 from mindrlhf_msprobe.report.staging import (
@@ -25,8 +25,8 @@ from mindrlhf_msprobe.storage.arrays.atomic import dump_lines, write_atomic
 
 def load() -> None:
     """Import all that writes the tables, which takes its time."""
-    import mindrlhf_msprobe.report.tables.summary
-    import mindrlhf_msprobe.report.tables.workbook  # noqa: F401
+    import mindrlhf_msprobe.report.summary
+    import mindrlhf_msprobe.report.workbook  # noqa: F401
 
 
 @in_its_language
@@ -46,19 +46,14 @@ def write_comparison(
         OutputError: the directory cannot be written, or holds a file of one of these names that
             no comparison wrote.
     """
-    from mindrlhf_msprobe.report.tables.summary import STEM
-    from mindrlhf_msprobe.report.tables.workbook import tables_of
+    from mindrlhf_msprobe.report.workbook import tables_of
 
-    lang = lang or language()
     comparison = with_texts(comparison)
     only = any(remark.code == KEY_DATA_ONLY for remark in comparison.remarks)
-    of_records = tables_of(
-        comparison.findings, comparison.agreements, key_data_only=only, lang=lang
-    )
-    tables = _with_summary(comparison, STEM, of_records, lang)
+    of_records = tables_of(comparison.findings, comparison.agreements, key_data_only=only)
     with staged(output) as directory:
         written = replace(comparison, output_path=str(output))
-        return _write(written, tables, directory, csv)
+        return _write(written, "summary", of_records, directory, csv)
 
 
 @in_its_language
@@ -79,12 +74,13 @@ def write_beside(
     Raises:
         OutputError: the directory cannot be written.
     """
-    from mindrlhf_msprobe.report.tables.summary import STEM
-    from mindrlhf_msprobe.report.tables.workbook import tables_of
+    from mindrlhf_msprobe.report.workbook import tables_of
 
-    lang = lang or language()
     comparison = with_texts(comparison)
-    phases = {phase for phase, is_key in _names_of(comparison) if not is_key}
+    findings = comparison.findings
+    tables = findings.ranks if isinstance(findings, KeptFindings) else map(table_of, findings)
+    phases = {phase for phase, is_key in tables if not is_key}
+    phases |= {agreement.phase for agreement in comparison.agreements}
     with stamped(output) as (directory, stamp):
 
         def file_of_a_rank(phase: str, rank: int | None) -> str:
@@ -94,14 +90,11 @@ def write_beside(
 
         of_records = [
             replace(table, stem=f"{table.stem}_{stamp}") if table.of[0] == "key" else table
-            for table in tables_of(
-                comparison.findings, comparison.agreements, file_of_a_rank=file_of_a_rank, lang=lang
-            )
+            for table in tables_of(findings, comparison.agreements, file_of_a_rank=file_of_a_rank)
         ]
-        summary = f"{STEM}_{stamp}"
-        tables = _with_summary(comparison, summary, of_records, lang)
+        summary = f"summary_{stamp}"
         named = replace(comparison, output_path=str(output), verdict_file=f"verdict_{stamp}.json")
-        written = _write(named, tables, directory, csv)
+        written = _write(named, summary, of_records, directory, csv)
     if holds_only_a_copy(output):
         with staged(output) as directory:
             shutil.copyfile(output / f"{summary}.xlsx", directory / SUMMARY_FILE)
@@ -114,37 +107,26 @@ def write_beside(
     return written
 
 
-def _names_of(comparison: Comparison) -> set[TableName]:
-    findings = comparison.findings
-    tables = findings.ranks if isinstance(findings, KeptFindings) else map(table_of, findings)
-    return {*tables, *((agreement.phase, False) for agreement in comparison.agreements)}
+def _write(
+    comparison: Comparison, stem: str, of_records: Sequence[Table], directory: Path, csv: bool
+) -> Comparison:
+    """Write the tables, the summary that leads to them first, and the verdict into a directory.
 
+    Args:
+        stem: what the summary is called.
 
-def _with_summary(
-    comparison: Comparison, stem: str, of_records: Sequence[Table], lang: str
-) -> list[Table]:
-    """Return the tables with the summary, which leads to them, in front."""
-    from mindrlhf_msprobe.report.tables.summary import summary_of
-    from mindrlhf_msprobe.report.tables.workbook import file_names
+    Returns:
+        The comparison that names them.
+    """
+    from mindrlhf_msprobe.report.summary import summary_of
+    from mindrlhf_msprobe.report.workbook import file_names, write_tables
 
     _, *names_of_records = file_names([Table(stem, ()), *of_records])
     links: dict[tuple[str, str], str] = {}
     for table, own in zip(of_records, names_of_records):
         links.setdefault(table.of, own[0])
-    return [replace(summary_of(comparison, links, lang), stem=stem), *of_records]
-
-
-def _write(
-    comparison: Comparison, tables: Sequence[Table], directory: Path, csv: bool
-) -> Comparison:
-    """Write tables and the verdict into a directory; return the comparison that names them."""
-    from mindrlhf_msprobe.report.tables.workbook import write_workbooks
-
-    names = write_workbooks(tables, directory)
-    if csv:
-        from mindrlhf_msprobe.report.sheets import write_csv_files
-
-        names += write_csv_files(tables, directory)
+    tables = [Table(stem, summary_of(comparison, links)), *of_records]
+    names = write_tables(tables, directory, csv=csv)
     files = tuple((name, fingerprint(directory / name)) for name in names)
     written = replace(comparison, tables=tuple(names), fingerprints=files)
     write_atomic(directory / comparison.verdict_file, [dump_lines(written.to_json())])

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,28 @@ class Percent:
         return f"{self.share * 100}%"
 
 
+@dataclass(frozen=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        header: what it is called; where `tables` has a text that is the same, as that in the
+            language spoken.
+        width: in characters.
+        cell: what it shows of an item: one of its attributes, or what a function returns; "": the
+            attribute that is called like the header.
+    """
+
+    header: str
+    width: int
+    cell: str | Callable[[Any], Any] = ""
+
+    @property
+    def show(self) -> Callable[[Any], Any]:
+        """What returns the cell of an item."""
+        return self.cell if callable(self.cell) else attrgetter(self.cell or self.header)
+
+
 #: The name of a row's colour and its values, one for each column.
 Row = tuple[str, Sequence[Any]]
 
@@ -65,7 +88,6 @@ class Sheet:
         count: how many there are.
         widths: of the columns, in characters.
         wrapped: the columns whose texts are wrapped.
-        filtered: whether readers can filter the rows.
         frozen: how many columns stay in sight when the others are moved.
         stem: what a CSV file of it is called, in any language; "": as the sheet.
     """
@@ -76,12 +98,24 @@ class Sheet:
     count: int
     widths: tuple[int, ...]
     wrapped: frozenset[int] = frozenset()
-    filtered: bool = True
     frozen: int = 0
     stem: str = ""
 
     @classmethod
-    def ours(cls, name: str, columns: Sequence[tuple[str, int]], rows: Sequence[Row]) -> Sheet:
+    def of_items(
+        cls,
+        name: str,
+        columns: Sequence[Column],
+        items: Iterable[Any],
+        colour: Callable[[Any], str] = lambda item: PLAIN,
+    ) -> Sheet:
+        """Return a sheet with a row for each item, in the language spoken."""
+        shown = [column.show for column in columns]
+        rows = [(colour(item), [show(item) for show in shown]) for item in items]
+        return cls.ours(name, columns, rows)
+
+    @classmethod
+    def ours(cls, name: str, columns: Sequence[Column], rows: Sequence[Row]) -> Sheet:
         """Return a sheet as `from_rows`, its name, headers and labels in the language spoken."""
         words, items = _words(language()), _items(language())
         shown: list[Row] = []
@@ -89,21 +123,23 @@ class Sheet:
             if first in _LABELLED and others and others[0] not in _KEYWORDS:
                 others[0] = items.get(others[0], others[0])
             shown.append((colour, (words.get(first, first), *others)))
-        named = [(words.get(header, header), width) for header, width in columns]
+        named = [
+            replace(column, header=words.get(column.header, column.header)) for column in columns
+        ]
         return replace(cls.from_rows(words.get(name, name), named, shown), stem=name)
 
     @classmethod
-    def from_rows(cls, name: str, columns: Sequence[tuple[str, int]], rows: Sequence[Row]) -> Sheet:
+    def from_rows(cls, name: str, columns: Sequence[Column], rows: Sequence[Row]) -> Sheet:
         """Return a sheet of rows at hand, filled up to the columns; wide columns are wrapped."""
         width = len(columns)
         full = [(colour, (*values, *[None] * (width - len(values)))) for colour, values in rows]
         return cls(
             name=name,
-            header=tuple(header for header, _ in columns),
+            header=tuple(column.header for column in columns),
             rows=lambda: full,
             count=len(rows),
-            widths=tuple(width for _, width in columns),
-            wrapped=frozenset(i for i, (_, width) in enumerate(columns) if width >= _WIDE),
+            widths=tuple(column.width for column in columns),
+            wrapped=frozenset(i for i, column in enumerate(columns) if column.width >= _WIDE),
         )
 
     def part(self, start: int, stop: int) -> Sheet:
@@ -259,12 +295,7 @@ def write_csv(path: Path, sheet: Sheet) -> None:
     with open(path, "w", encoding=_ENCODING, newline="") as file:
         writer = csv.writer(file)
         writer.writerow(sheet.header)
-        writer.writerows(_rows(sheet))
-
-
-def _rows(sheet: Sheet) -> Iterator[list[Any]]:
-    for _, values in sheet.rows():
-        yield [_cell(value) for value in values]
+        writer.writerows([_cell(value) for value in values] for _, values in sheet.rows())
 
 
 def _cell(value: Any) -> Any:

@@ -9,16 +9,16 @@ import csv
 import io
 import itertools
 import json
-import math
 import os
 import shutil
 import string
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
+from math import isfinite, isinf, isnan
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ import numpy as np
 from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.phases import ROLLOUT_CORR
+from mindrlhf_msprobe.report.answer import Code, Lines, capped
 from mindrlhf_msprobe.report.messages import say, texts_of
 from mindrlhf_msprobe.report.sheets import clean, harmless
 from mindrlhf_msprobe.storage import layout
@@ -65,21 +66,26 @@ def plot(lines: Sequence[tuple[np.ndarray, np.ndarray]], width: int) -> list[str
     x = np.concatenate([line[0] for line in lines])
     finite = np.concatenate([line[1][np.isfinite(line[1])] for line in lines])
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
-    labels = _labels(high, low)
+    # As many digits as tell both apart, four at least.
+    numbers = ((f"{high:.{digits}g}", f"{low:.{digits}g}") for digits in range(4, 17))
+    equal = ((f"{high!r}", f"{low!r}"),)
+    labels = next(n for n in (*numbers, *equal) if n[0] != n[1] or high == low)
     margin = max(map(len, labels))
     columns = max(_LEAST, width) - margin - 2
     grid = [[" "] * columns for _ in range(HEIGHT)]
     below = [" "] * columns
-    span = _Span(float(x.min()), float(x.max()), columns), _Span(high, low, HEIGHT)
+    start, end = float(x.min()), float(x.max())
+    across, down = partial(_place, start, end, columns), partial(_place, high, low, HEIGHT)
     for xs, ys in lines:
-        _join(grid, xs, ys, *span)
+        points = zip(xs.tolist(), ys.tolist())
+        _join(grid, [(across(x), down(y)) if isfinite(y) else None for x, y in points])
     for (xs, ys), mark in zip(lines, MARKS):
         for at, value in zip(xs.tolist(), ys.tolist()):
-            column = span[0].place(at)
-            if not np.isfinite(value):
+            column = across(at)
+            if not isfinite(value):
                 below[column] = _NOT_FINITE
                 continue
-            row = grid[span[1].place(value)]
+            row = grid[down(value)]
             row[column] = mark if row[column] in (" ", _BETWEEN, mark) else SEVERAL
     shown = {0: labels[0], HEIGHT - 1: labels[1]} if high > low else {HEIGHT // 2: labels[0]}
     shown = shown if finite.size else {}
@@ -87,52 +93,31 @@ def plot(lines: Sequence[tuple[np.ndarray, np.ndarray]], width: int) -> list[str
     rows.append(f"{'':>{margin}} +{'-' * columns}")
     if _NOT_FINITE in below:
         rows.append(f"{'':>{margin}}  {''.join(below).rstrip()}")
-    return [*rows, f"{'':>{margin}}  {_axis(float(x.min()), float(x.max()), columns)}".rstrip()]
+    first, last = f"{int(start)}", f"{int(end)}"
+    axis = first + last.rjust(columns - len(first))
+    if start == end:
+        axis = f"{first:>{columns // 2 + 1}}"
+    return [*rows, f"{'':>{margin}}  {axis}".rstrip()]
 
 
-class _Span:
-    """Numbers between two ends → places 0 to n − 1; all equal ones stand in the middle."""
-
-    def __init__(self, first: float, last: float, count: int) -> None:
-        self._first, self._last, self._count = first, last, count
-
-    def place(self, value: float) -> int:
-        if self._first == self._last:
-            return self._count // 2
-        # Halves first: the distance of two floats may be larger than any float.
-        share = (value / 2 - self._first / 2) / (self._last / 2 - self._first / 2)
-        return min(self._count - 1, max(0, round(share * (self._count - 1))))
+def _place(first: float, last: float, count: int, value: float) -> int:
+    """Return the place of a number between two ends, 0 to n − 1; in the middle, if all are one."""
+    if first == last:
+        return count // 2
+    # Halves first: the distance of two floats may be larger than any float.
+    share = (value / 2 - first / 2) / (last / 2 - first / 2)
+    return min(count - 1, max(0, round(share * (count - 1))))
 
 
-def _join(
-    grid: list[list[str]], xs: np.ndarray, ys: np.ndarray, across: _Span, down: _Span
-) -> None:
+def _join(grid: list[list[str]], points: Sequence[tuple[int, int] | None]) -> None:
     """Draw dots from each point to the next, unless one of them is not finite."""
-    points = list(zip(xs.tolist(), ys.tolist()))
-    for (x, y), (next_x, next_y) in itertools.pairwise(points):
-        if not (np.isfinite(y) and np.isfinite(next_y)):
+    for point, other in itertools.pairwise(points):
+        if point is None or other is None:
             continue
-        start, end = across.place(x), across.place(next_x)
-        top, bottom = down.place(y), down.place(next_y)
+        (start, top), (end, bottom) = point, other
         for column in range(start + 1, end):
             share = (column - start) / (end - start)
             grid[round(top + (bottom - top) * share)][column] = _BETWEEN
-
-
-def _labels(high: float, low: float) -> tuple[str, str]:
-    """Return two numbers as text, with as many digits as tell them apart, four at least."""
-    for digits in range(4, 17):
-        shown = f"{high:.{digits}g}", f"{low:.{digits}g}"
-        if shown[0] != shown[1] or high == low:
-            return shown
-    return f"{high!r}", f"{low!r}"
-
-
-def _axis(first: float, last: float, columns: int) -> str:
-    ends = f"{int(first)}", f"{int(last)}"
-    if first == last:
-        return f"{ends[0]:>{columns // 2 + 1}}"
-    return ends[0] + ends[1].rjust(columns - len(ends[0]))
 
 
 _WIDEST = 160
@@ -146,37 +131,42 @@ def width() -> int:
     return min(_WIDEST, shutil.get_terminal_size().columns) - 1
 
 
-def render_series(
+def series_lines(
     sides: Sequence[Sequence[Series | None]],
     runs: Sequence[str],
     missing: Iterable[Missing],
     most: int,
-) -> str:
+) -> Lines:
     """Return plots of series, each with all runs, and what is missing.
 
     Args:
         runs: what the legend of several ones calls each.
         most: plots; of the further ones it is said how many there are.
     """
-    blocks = ["\n".join(_block(of_runs, runs)) for of_runs in sides[:most]]
+    blocks: list[Lines] = [[*_block(of_runs, runs)] for of_runs in sides[:most]]
     if len(sides) > most:
-        blocks.append(say("trend.more_series", count=len(sides) - most))
+        blocks.append([say("trend.more_series", count=len(sides) - most)])
     if lines := [say("trend.missing", name=m.name, why=m.why) for m in missing]:
-        blocks.append("\n".join([say("trend.not_available"), *lines]))
-    return "\n\n".join(blocks)
+        blocks.append([say("trend.not_available"), lines])
+    return _apart(blocks)
 
 
-def _block(of_runs: Sequence[Series | None], runs: Sequence[str]) -> Iterator[str]:
+def _apart(blocks: Sequence[Lines]) -> Lines:
+    """Return the lines of blocks with an empty one between two."""
+    return [line for block in blocks if block for line in ("", *block)][1:]
+
+
+def _block(of_runs: Sequence[Series | None], runs: Sequence[str]) -> Iterator[Any]:
     some = next(series for series in of_runs if series is not None)
     parts = [some.name, some.statistic, some.phase, say("trend.rank", rank=some.rank)]
     yield "  ".join(filter(None, parts))
-    yield from plot([_line(series) for series in of_runs], width())
+    yield from map(Code, plot([_line(series) for series in of_runs], width()))
+    under = []
     for side, mark, run, series in zip(SIDES, MARKS, runs, of_runs):
-        legend = f"{mark} {side} ({printable(run)}): " if len(runs) > 1 else ""
-        yield f"  {legend}{_summary(series)}"
+        legend = f"{mark} {side} ({run}): " if len(runs) > 1 else ""
+        under.append(f"{legend}{_summary(series)}")
     notes = dict.fromkeys(n for s in of_runs if s is not None for n in s.notes)
-    if notes:
-        yield f"  {texts_of(notes)}"
+    yield [*under, texts_of(notes)] if notes else under
 
 
 def _line(series: Series | None) -> tuple[np.ndarray, np.ndarray]:
@@ -206,28 +196,28 @@ def _listed(steps: Sequence[int]) -> dict[str, Any]:
     return {"steps": ", ".join(map(str, steps[:_MOST_STEPS])), "more": len(steps) - _MOST_STEPS}
 
 
-def render_similarity(found: GradientTrend) -> str:
+def similarity_lines(found: GradientTrend) -> Lines:
     """Return how alike gradients are: a plot for each rank and phase, then what is suspicious."""
     groups: dict[tuple[int, str], list[OfUpdate]] = {}
     for update in found.updates:
         groups.setdefault((update.rank, update.phase), []).append(update)
-    blocks = ["\n".join(_similar(*of, updates)) for of, updates in groups.items()]
-    blocks.append("\n".join(_suspicious(found)))
-    return "\n\n".join(filter(None, blocks))
+    blocks = [[*_similar(*of, updates)] for of, updates in groups.items()]
+    return _apart([*blocks, [*_suspicious(found)]])
 
 
-def _similar(rank: int, phase: str, updates: Sequence[OfUpdate]) -> Iterator[str]:
+def _similar(rank: int, phase: str, updates: Sequence[OfUpdate]) -> Iterator[Any]:
     yield "  ".join((say("trend.similarity"), phase, say("trend.rank", rank=rank)))
     among = max(update.update for update in updates) + 1
     x = np.array([update.step + update.update / among for update in updates])
-    yield from plot([(x, np.array([update.value for update in updates]))], width())
+    y = np.array([update.value for update in updates])
+    yield from map(Code, plot([(x, y)], width()))
     last = updates[-1]
     values = {"first": f"{updates[0].value:.6f}", "last": f"{last.value:.6f}"}
     size = {"parameters": last.parameters, "size": last.size}
-    yield "  " + say("trend.similarity_summary", count=len(updates), **values, **size)
+    yield [say("trend.similarity_summary", count=len(updates), **values, **size)]
 
 
-def _suspicious(found: GradientTrend) -> Iterator[str]:
+def _suspicious(found: GradientTrend) -> Iterator[Any]:
     suspicious = found.suspicious
     if not found.compared:
         yield say("trend.no_gradients_compared")
@@ -236,9 +226,8 @@ def _suspicious(found: GradientTrend) -> Iterator[str]:
         yield say("trend.gradients_alike", updates=len(found.updates), parameters=count)
     else:
         yield say("trend.gradients_fall", place=location(suspicious[0]), count=len(suspicious))
-        yield from (f"  {location(s)}: {why_of(s)}" for s in suspicious[:_MOST_SUSPICIOUS])
-        if len(suspicious) > _MOST_SUSPICIOUS:
-            yield "  " + say("trend.more_suspicious", count=len(suspicious) - _MOST_SUSPICIOUS)
+        shown = (f"{location(s)}: {why_of(s)}" for s in suspicious)
+        yield capped(shown, _MOST_SUSPICIOUS, "trend.more_suspicious")
     for side in "AB":
         steps = sorted({step for of, step, _ in found.alone if of == side})
         if steps:
@@ -255,7 +244,7 @@ def why_of(found: Similarity) -> str:
     """Return why a similarity is suspicious, in words; "" if it is not."""
     if found.suspicion is None:
         return ""
-    value = "NaN" if math.isnan(found.value) else f"{found.value:.4f}"
+    value = "NaN" if isnan(found.value) else f"{found.value:.4f}"
     before = "" if found.before is None else f"{found.before:.4f}"
     why = "" if found.why is None else found.why
     code = _SUSPICIONS.get(found.suspicion, found.suspicion.value)
@@ -295,8 +284,8 @@ def rows(sides: Iterable[Sequence[Series | None]]) -> Iterator[list[Any]]:
             yield [*head, *place, *at[place]]
 
 
-def write_csv(path: Path, names: Sequence[str], table: Iterable[Sequence[Any]]) -> int:
-    """Write a CSV file, whole or not at all, and return how many rows it has beside the header.
+def write_csv(path: Path, names: Sequence[str], table: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV file, whole or not at all.
 
     UTF-8 without a mark, for scripts; NaN and infinities by these names; texts that a spreadsheet
     would compute have an apostrophe before them.
@@ -307,18 +296,10 @@ def write_csv(path: Path, names: Sequence[str], table: Iterable[Sequence[Any]]) 
     stream = io.StringIO(newline="")
     writer = csv.writer(stream)
     writer.writerow(names)
-    count = 0
     for row in table:
-        count += 1
-        writer.writerow([_cell(value) for value in row])
+        cells: list[Any] = [harmless(clean(v)) if isinstance(v, str) else v for v in row]
+        writer.writerow(map(number_to_json, cells))
     write_atomic(path, [stream.getvalue().encode("utf-8")])
-    return count
-
-
-def _cell(value: Any) -> Any:
-    if isinstance(value, str):
-        return harmless(clean(value))
-    return number_to_json(value) if isinstance(value, float) else value
 
 
 _SECTIONS = {"key": "key_data", "derived": "derived"}  # of what belongs to no phase
@@ -383,20 +364,19 @@ def _similarity_file(path: str) -> Output:
 def _event_files(directory: Path) -> Iterator[EventFiles]:
     """Yield event files that appear below a directory together, beside those of earlier ones."""
     with tempfile.TemporaryDirectory(prefix="mindrlhf_msprobe_events_") as folder:
-        with EventFiles(Path(folder)) as files:
+        with closing(EventFiles(Path(folder))) as files:
             yield files
         made = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
         if made:
-            targets = [_free(directory / path.relative_to(folder)) for path in made]
+            # Their names have the second in which they were made: another one may be there.
+            targets = [directory / path.relative_to(folder) for path in made]
+            for index, path in enumerate(targets):
+                more = (path.with_name(f"{path.name}.{n}") for n in itertools.count(1))
+                names = itertools.chain((path,), more)
+                targets[index] = next(one for one in names if not os.path.lexists(one))
             with replaced(*targets) as parts:
                 for path, part in zip(made, parts):
                     shutil.copyfile(path, part)
-
-
-def _free(path: Path) -> Path:
-    """Return a name that no file has: theirs have the second in which they were made."""
-    names = (path.with_name(f"{path.name}.{n}") for n in itertools.count(1))
-    return path if not os.path.lexists(path) else next(p for p in names if not os.path.lexists(p))
 
 
 def write_events(files: EventFiles, side: str, series: Series) -> None:
@@ -418,8 +398,15 @@ def write_events(files: EventFiles, side: str, series: Series) -> None:
 def write_similarity(found: GradientTrend, csv: str | None, events: str | None) -> None:
     """Write the files that were asked for; see `write_series`."""
     if csv is not None:
+        rows = []
+        for one in found.similarities:
+            at = [one.step, one.rank, one.phase, one.update, one.parameter, one.size]
+            measure = None if one.measure is None else one.measure.value
+            value = None if one.measure is None else one.value
+            why = None if one.suspicion is None else one.suspicion.value
+            rows.append([*at, measure, value, one.before, why])
         with written(_similarity_file(csv)) as (part,):
-            write_csv(part, _OF_SIMILARITY, map(_row, found.similarities))
+            write_csv(part, _OF_SIMILARITY, rows)
     if events is None:
         return
     with _event_files(Path(events)) as files:
@@ -429,13 +416,6 @@ def write_similarity(found: GradientTrend, csv: str | None, events: str | None) 
         for one in found.compared:
             tag = f"similarity_{one.phase}/{one.parameter}/{one.update}"
             files.scalar(f"rank{one.rank}", tag, one.value, one.step)
-
-
-def _row(found: Any) -> list[Any]:
-    at = [found.step, found.rank, found.phase, found.update, found.parameter, found.size]
-    value = found.value if found.measure is not None else None
-    named = [None if item is None else item.value for item in (found.measure, found.suspicion)]
-    return [*at, named[0], value, found.before, named[1]]
 
 
 _MOST_PENDING = 10_000  # values
@@ -465,17 +445,6 @@ class EventFiles:
         self._open: dict[str, Any] = {}
         self._pending: dict[tuple[str, int], dict[str, float]] = {}
         self._count = 0
-
-    def __enter__(self) -> EventFiles:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def scalar(self, folder: str, tag: str, value: float, step: int) -> None:
         """Write one value.
@@ -568,8 +537,8 @@ def write_metrics(
         leaf = Leaf(
             *("numpy.ndarray", _DTYPE, ()),
             *(value, value, value, abs(value)),
-            nan_count=int(math.isnan(value)),
-            inf_count=int(math.isinf(value)),
+            nan_count=int(isnan(value)),
+            inf_count=int(isinf(value)),
             fingerprint=fingerprint(_DTYPE, array),
             data_name=file.name,
         )

@@ -24,6 +24,7 @@ from mindrlhf_msprobe.report.sheets import (
     FILLS,
     PLAIN,
     Cell,
+    Column,
     Percent,
     Sheet,
     clean,
@@ -83,7 +84,7 @@ def write_xlsx(path: Path, sheets: Sequence[Sheet]) -> None:
         _write(path, sheets, large=True)
 
 
-def workbook_of(columns: Sequence[tuple[str, int]]) -> Callable[[Path], bool]:
+def workbook_of(columns: Sequence[Column]) -> Callable[[Path], bool]:
     """Return what tells a workbook that was written here, and its first sheet by its columns.
 
     One that Excel or another program has saved since has its own styles.
@@ -102,6 +103,17 @@ def workbook_of(columns: Sequence[tuple[str, int]]) -> Callable[[Path], bool]:
     return is_ours
 
 
+def workbook_in(output: str | Path, name: str, columns: Sequence[Column]) -> Output:
+    """Return a workbook: the file where it ends in .xlsx, else one of this name in the directory.
+
+    Raises:
+        OutputError: it is no directory.
+    """
+    path = refuse_directory(output, ".xlsx")
+    is_file = path.suffix.lower() == ".xlsx" and not path.is_dir()
+    return Output(path if is_file else path / name, workbook_of(columns))
+
+
 @dataclass(frozen=True)
 class AnswerFiles:
     """The files of an answer in a directory: a workbook, and JSON for programs.
@@ -113,7 +125,7 @@ class AnswerFiles:
     """
 
     table: str
-    columns: Sequence[tuple[str, int]]
+    columns: Sequence[Column]
     result: str
     keys: tuple[str, ...]
 
@@ -231,16 +243,19 @@ def files_around(sheets: Sequence[Sheet]) -> dict[str, str]:
     types = {"xl/workbook.xml": "sheet.main", "xl/styles.xml": "styles"}
     types |= {sheet_file(number): "worksheet" for number in numbers}
     related = [("worksheet", f"/{sheet_file(number)}") for number in numbers]
+    titles = [escaped(sheet.name).replace('"', "&quot;") for sheet in sheets]
     names = [
-        f'<sheet name="{_attribute(sheet.name)}" sheetId="{number}" r:id="rId{number}"/>'
-        for number, sheet in zip(numbers, sheets)
+        f'<sheet name="{title}" sheetId="{number}" r:id="rId{number}"/>'
+        for number, title in zip(numbers, titles)
     ]
-    filters = [
-        f'<definedName name="_xlnm._FilterDatabase" localSheetId="{index}" hidden="1">'
-        f"{_filtered_cells(sheet)}</definedName>"
-        for index, sheet in enumerate(sheets)
-        if sheet.filtered
-    ]
+    filters = []  # names of all cells of each sheet
+    for index, sheet in enumerate(sheets):
+        title = sheet.name.replace("'", "''")
+        cells = f"'{title}'!$A$1:${letters(len(sheet.header))}${sheet.count + 1}"
+        filters.append(
+            f'<definedName name="_xlnm._FilterDatabase" localSheetId="{index}" hidden="1">'
+            f"{escaped(cells)}</definedName>"
+        )
     files = {
         "[Content_Types].xml": f'<Types xmlns="{_PACKAGE}/content-types"><Default Extension="rels" '
         'ContentType="application/vnd.openxmlformats-package.relationships+xml"/>'
@@ -252,8 +267,8 @@ def files_around(sheets: Sequence[Sheet]) -> dict[str, str]:
         "_rels/.rels": _relationships([("officeDocument", "/xl/workbook.xml")]),
         "xl/workbook.xml": f'<workbook xmlns="{_MAIN}" xmlns:r="{_OFFICE}"><bookViews>'
         f"<workbookView/></bookViews><sheets>{''.join(names)}</sheets>"
-        + (f"<definedNames>{''.join(filters)}</definedNames>" if filters else "")
-        + '<calcPr calcId="124519" fullCalcOnLoad="1"/></workbook>',
+        f"<definedNames>{''.join(filters)}</definedNames>"
+        '<calcPr calcId="124519" fullCalcOnLoad="1"/></workbook>',
         "xl/_rels/workbook.xml.rels": _relationships([*related, ("styles", "/xl/styles.xml")]),
         "xl/styles.xml": _styles(),
     }
@@ -270,25 +285,14 @@ def around_rows(sheet: Sheet) -> tuple[str, str]:
         for number, width in enumerate(sheet.widths, start=1)
     ]
     last = f"{letters(len(sheet.header))}{sheet.count + 1}"
-    filtered = f'<autoFilter ref="A1:{last}"/>' if sheet.filtered else ""
     return (
         f'{_DECLARATION}<worksheet xmlns="{_MAIN}"><sheetViews><sheetView workbookViewId="0">'
         f'<pane {across}ySplit="1" topLeftCell="{column}2" activePane="{pane}" state="frozen"/>'
         f'<selection pane="{pane}" activeCell="{column}2" sqref="{column}2"/></sheetView>'
         f'</sheetViews><sheetFormatPr defaultRowHeight="15"/><cols>{"".join(columns)}</cols>'
         "<sheetData>",
-        f"</sheetData>{filtered}</worksheet>",
+        f'</sheetData><autoFilter ref="A1:{last}"/></worksheet>',
     )
-
-
-def _attribute(text: str) -> str:
-    return escaped(text).replace('"', "&quot;")
-
-
-def _filtered_cells(sheet: Sheet) -> str:
-    """Return all cells of a sheet as the name of its filter says it."""
-    name = sheet.name.replace("'", "''")
-    return escaped(f"'{name}'!$A$1:${letters(len(sheet.header))}${sheet.count + 1}")
 
 
 def _relationships(related: Sequence[tuple[str, str]]) -> str:

@@ -12,7 +12,7 @@ from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe, compare_runs, open_run
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.report.comparison import render
 
 
 class Loss(nn.Cell):

@@ -13,11 +13,12 @@ from mindrlhf_msprobe import check_run, check_runs
 from mindrlhf_msprobe.checks import rule
 from mindrlhf_msprobe.checks.accuracy import accuracy_of
 from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.findings.accuracy import Accuracy
 from mindrlhf_msprobe.findings.health import Health, Severity
-from mindrlhf_msprobe.report.console.accuracy import render as render_accuracy
-from mindrlhf_msprobe.report.console.checks import render
-from mindrlhf_msprobe.report.tables.accuracy import write_accuracy
+from mindrlhf_msprobe.report import accuracy
+from mindrlhf_msprobe.report.answer import as_text
+from mindrlhf_msprobe.report.checks import lines_of
 from mindrlhf_msprobe.storage.place import Place
 
 OPINIONS, ROWS = "opinions.rank0.jsonl", "free_benchmark.rank0.jsonl"
@@ -170,10 +171,12 @@ def test_where_a_rule_failed_nothing_is_healthy(healthy, unhealthy, failing):
     assert result.status is Health.NOT_CHECKED
     assert not result
     assert result.checked
-    said = render(check_runs([healthy], extra=[failing]), lang="en")
+    said = as_text(lines_of(check_runs([healthy], extra=[failing])))
     assert said.startswith("NOT CHECKED")
     assert "test.fails" in said
-    assert render(check_runs([healthy], extra=[failing]), lang="zh").startswith("未检查")
+    with speaking("zh"):
+        said_in_chinese = as_text(lines_of(check_runs([healthy], extra=[failing])))
+    assert said_in_chinese.startswith("未检查")
     assert check_run(unhealthy, extra=[failing]).status is Health.UNHEALTHY
 
 
@@ -193,8 +196,9 @@ def test_accuracy_reads_on_behind_a_bad_line(healthy, tmp_path, capsys):
         assert found.status is Accuracy.WRONG, (at, value)
         json.dumps(found.to_json(), allow_nan=False)
         if number % 20 == 0:
-            render_accuracy(found)
-            write_accuracy(found, tmp_path / f"out{number}")
+            as_text(accuracy.lines_of(found))
+            sheets, content = accuracy.sheets_of(found), found.to_json()
+            accuracy.FILES.write(tmp_path / f"out{number}", sheets, content)
     ordinary = changed(OPINION, ("tensors", 0, "opinion"), "ordinary")
     write_lines(healthy, OPINIONS, ordinary)
     assert main(["accuracy", str(healthy)]) == 0

@@ -266,7 +266,7 @@ def test_whatever_fails_while_tables_are_written_loses_no_answer(
     def fails(*_):
         raise error
 
-    monkeypatch.setattr("mindrlhf_msprobe.report.tables.workbook.write_xlsx", fails)
+    monkeypatch.setattr("mindrlhf_msprobe.report.workbook.write_xlsx", fails)
     with pytest.raises(RunError, match="cannot be written") as raised:
         compare_runs(runs[0], runs[2], output_path=tmp_path / "out")
     assert raised.value.comparison.verdict.status == "diverged"
@@ -370,7 +370,7 @@ def test_a_reader_that_stops_changes_no_exit_code(runs, tmp_path, json_):
 
 
 def test_the_help_shows_what_people_use_and_all_of_it_on_demand(capsys):
-    """Ten options; the others in groups with `--help-all`, msprobe's names among them."""
+    """Eleven options; the others in groups with `--help-all`, msprobe's names among them."""
 
     def shown(option):
         with pytest.raises(SystemExit, match="0"):
@@ -382,7 +382,7 @@ def test_the_help_shows_what_people_use_and_all_of_it_on_demand(capsys):
         {*re.findall(r"^  (?:-\w+, |-\w+ .*, )?(--[\w-]+)", text, re.M)} for text in (few, every)
     ]
     used = {"--output_path", "--rtol", "--atol", "--mapping", "--steps", "--phases", "--common"}
-    used |= {"--after", "--html", "--json"}
+    used |= {"--after", "--html", "--json", "--markdown"}
     assert options[0] == used | {"--help", "--help-all", "--lang"}
     assert options[0] < options[1]
     for line in ("tolerance:", "what is compared:", "output:", "msprobe's own names of options:"):

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.common.language import language, speaking
-from mindrlhf_msprobe.report.console.comparison import render
-from mindrlhf_msprobe.report.console.terminal import width_of, wrapped
+from mindrlhf_msprobe.report.comparison import render
+from mindrlhf_msprobe.report.terminal import width_of, wrapped
 
 
 @pytest.fixture(scope="module")

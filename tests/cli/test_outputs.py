@@ -24,6 +24,7 @@ WRITES = {
     ),
     "check A -o OUT.xlsx": ("",),
     "check A --html OUT.html": ("",),
+    "check A --markdown OUT.md": ("",),
     "accuracy A -o OUT": ("accuracy_check.xlsx", "verdict.json"),
     "mismatch A --phases actor_generate_sequences,actor_update -o OUT": (
         *("mismatch.xlsx", "mismatch.json"),
@@ -37,6 +38,7 @@ WRITES = {
     "compare A B --mapping suggest -o OUT": ("mapping.yaml",),
     "preflight collect -o OUT.json --overwrite": ("",),
     "preflight compare C.json D.json -o OUT": ("preflight.xlsx", "preflight.json"),
+    "preflight compare C.json D.json --markdown OUT.md": ("",),
 }
 EACH = [(command, name) for command, names in WRITES.items() for name in names]
 DIRECTORIES = [one for one in WRITES if one.endswith("-o OUT") and "html" not in one]

@@ -28,7 +28,7 @@ from mindrlhf_msprobe import (
     compare_runs,
     open_run,
 )
-from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.report.comparison import render
 from mindrlhf_msprobe.storage.reading.gradients import open_gradients
 
 pytestmark = pytest.mark.usefixtures("older_tools")

@@ -22,7 +22,7 @@ from helpers.small_networks import Policy, Scale, Twice, tensor
 from mindspore import Tensor
 
 from mindrlhf_msprobe.findings import Cause, CulpritCode, Divergence
-from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.report.comparison import render
 
 GENERATE, LOG_PROB, UPDATE = "actor_generate_sequences", "actor_compute_log_prob", "actor_update"
 REFERENCE = "reference_compute_log_prob"

@@ -120,7 +120,7 @@ def count(event, arguments):
     if event == "compile" and arguments[1] == "<string>":  # no module, where none is kept compiled
         events.append(event)
 sys.addaudithook(count)
-import mindrlhf_msprobe.comparison.compare, mindrlhf_msprobe.report.console.comparison
+import mindrlhf_msprobe.comparison.compare, mindrlhf_msprobe.report.comparison
 names = [name for name in sys.modules if name.startswith("mindrlhf_msprobe")]
 made = {v for name in names for v in vars(sys.modules[name]).values()
         if isinstance(v, type) and v.__module__ == name and dataclasses.is_dataclass(v)}

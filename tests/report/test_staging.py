@@ -16,10 +16,9 @@ import pytest
 
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison, Finding, Outcome, Side, Status, Verdict
-from mindrlhf_msprobe.report import staging
+from mindrlhf_msprobe.report import staging, workbook
 from mindrlhf_msprobe.report.files import write_comparison
 from mindrlhf_msprobe.report.staging import OutputError, check_output
-from mindrlhf_msprobe.report.tables import workbook
 from mindrlhf_msprobe.storage import outputs
 
 AS_ROOT = os.geteuid() == 0

@@ -255,7 +255,7 @@ def replay_operators(
     Raises:
         RunError: the run has no operators, MindSpore is missing, or the table cannot be written.
     """
-    from mindrlhf_msprobe.report.tables.accuracy import replayed_of, write_replayed
+    from mindrlhf_msprobe.report.accuracy import replayed_of, write_replayed
 
     refuse(replayed_of(Path(asked.output)), runs=asked.runs)
     run = open_run(asked.runs[0])

@@ -8,14 +8,6 @@ from typing import Any
 from mindrlhf_msprobe.report.messages.templates import Choice
 
 
-def _earlier_steps(steps: int, step: int, **_: Any) -> str | None:
-    if not steps:
-        return None
-    if steps != step:  # some were not recorded, or the first is not step 0
-        return "some_earlier_steps"
-    return "step_0" if step == 1 else "steps_from_0"
-
-
 def _weights(compared: int, different: int, only_in_a: int, only_in_b: int) -> str:
     if compared and not (different or only_in_a or only_in_b):
         return "all_weights_agree"
@@ -34,22 +26,10 @@ def _around_operator(call: str, cell: str, **_: Any) -> str | None:
     return "inside_cell" if cell and not call.startswith("Cell.") else None
 
 
-def _unseen(filtered: bool, ranks_unseen: bool, **_: Any) -> str | None:
-    """Return what else may be to blame, because it was not recorded."""
-    if filtered and ranks_unseen:
-        return "unseen_both"
-    return "unseen_cells" if filtered else "unseen_ranks" if ranks_unseen else None
-
-
 def _state(step: int | None = None, micro_step: int | None = None, **_: Any) -> str:
     if step is None:
         return "initial_weights"
     return "weights_of_step" if micro_step is None else "weights_of_micro_step"
-
-
-def _about_inputs(inputs: bool, means: Any = None, **_: Any) -> str | None:
-    """Return what is said of what a loss is given; nothing is asked for where all is told."""
-    return "inputs_agree" if inputs else None if means else "inputs_in_part"
 
 
 _FEW = 8  # times as many parameters as those that differ: an optimizer acts on all of them
@@ -59,20 +39,6 @@ def _if_written(parameters: int, of: int, **_: Any) -> str | None:
     return "if_written" if _FEW * parameters < of else None
 
 
-def _means_told(
-    means: Any = None, possible_means: Any = None, zero: Sequence[str] = (), **_: Any
-) -> str | None:
-    if means:
-        return "two_means"
-    if possible_means:
-        return "possible_means"
-    return "value_is_zero" if zero else None
-
-
-def _factor_told(factor: float | None = None, means: Any = None, **_: Any) -> str | None:
-    return None if factor is None or means else "one_factor"
-
-
 def _not_saved(
     given: Sequence[str] = (), unlike: Sequence[str] = (), missing: Sequence[str] = (), **_: Any
 ) -> str | None:
@@ -80,14 +46,6 @@ def _not_saved(
     if not (given or unlike):
         return "save_inputs"
     return None if "loss_inputs" in (*given, *unlike) else f"save_{'_and_'.join((*missing, 'set'))}"
-
-
-def _changed(
-    change: str | None, where: Sequence[str], prompts: Sequence[int], **_: Any
-) -> str | None:
-    if not change:
-        return None
-    return "and_change" if where or prompts else "change_alone"
 
 
 def _to_the_end(piece: str) -> Choice:
@@ -110,15 +68,6 @@ def _deviations(
     return "of_deviations" if fraction is None and root is not None and ddof > 2 else None
 
 
-def _name(setting: str, phases: Sequence[str], more: int, of_phase: bool, **_: Any) -> str:
-    """Return where the phases stand: before the setting, behind it, or alone."""
-    if not phases:
-        return "setting_and_more"
-    if not of_phase:
-        return "setting_in_phases"
-    return "setting_of_phases" if setting or more else "all_phases"
-
-
 def _placed(ranks: Sequence[int], setting: str, step: int | None, **known: Any) -> str:
     what = setting or known["more"] or known["phases"] or step is not None
     return "name_of_step" if not ranks else "name_of_ranks" if what else "of_ranks"
@@ -129,27 +78,20 @@ CHOICES: Mapping[str, Mapping[str, Choice]] = {
     "check_accuracy": {"in_cell": _around_operator},
     "console": {
         "on_other_ranks": _on_rank_0,
-        "earlier_steps": _earlier_steps,
         "of_weights": _weights,
     },
     "coverage": {"on_other_ranks": _on_rank_0, "step_or_steps": _step_or_steps},
     "culprit": {
-        "unseen": lambda **known: "unseen_gradients" if _unseen(**known) else None,
-        "unseen_of": _unseen,
         "state": _state,
         "state_of_other": lambda other, **_: f"other_{_state(**other)}",
-        "means_told": _means_told,
         "whose_zero": lambda zero=(), **_: f"zero_{'_'.join(zero)}" if zero else None,
         "or_written": _if_written,
-        "factor_told": _factor_told,
-        "inputs_too": _about_inputs,
         "not_saved": _not_saved,
     },
     "inside": {
         "as_deviations": _deviations,
-        "changed": _changed,
         "from_there": _to_the_end("to_the_end"),
         "from_there_alone": _to_the_end("to_the_end_alone"),
     },
-    "preflight": {"placed": _placed, "whole_name": _name},
+    "preflight": {"placed": _placed},
 }

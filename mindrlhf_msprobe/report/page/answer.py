@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.findings import Comparison, Difference, Divergence, Outcome, Status
+from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome, Status
 from mindrlhf_msprobe.findings.health import (
     CheckFinding,
     CheckResult,
@@ -15,24 +14,17 @@ from mindrlhf_msprobe.findings.health import (
     Health,
     json_values,
 )
-from mindrlhf_msprobe.report.answer import (
-    facts_of,
-    in_order,
-    merged,
-    settings_file,
-    size_of_next,
-    values_of,
-    weights_line,
-)
-from mindrlhf_msprobe.report.console.checks import (
+from mindrlhf_msprobe.report.answer import texts
+from mindrlhf_msprobe.report.checks import (
     again,
     not_checked_in_one_line,
     place_in_words,
     run_headline,
 )
-from mindrlhf_msprobe.report.console.comparison import headline, settings_in_one_line
-from mindrlhf_msprobe.report.messages import say, text_of
-from mindrlhf_msprobe.report.page.data import Words, both, each_said, known, paragraph_said, said
+from mindrlhf_msprobe.report.comparison import facts_of, headline, next_step_of, size_of_next
+from mindrlhf_msprobe.report.messages import paragraph, say, text_of
+from mindrlhf_msprobe.report.page.data import both, each_said, known, said
+from mindrlhf_msprobe.report.preflight import in_order, merged, values_of, weights_line
 from mindrlhf_msprobe.storage.place import Place
 
 _TONES = {
@@ -52,30 +44,29 @@ def of_comparison(comparison: Comparison) -> dict[str, Any]:
     at = known(view="where", step=found.step, rank=found.rank, phase=found.phase)
     links = {"suspicious": at | known(record=found.record)}
     told = facts_of(comparison)
-    texts = each_said(lambda: [fact.line for fact in facts_of(comparison)])
-    lines = [{"text": t, "link": links.get(fact.about)} for fact, t in zip(told, texts)]
+    said = each_said(lambda: [fact.line for fact in facts_of(comparison)])
+    lines = [{"text": text, "link": links.get(fact.about)} for fact, text in zip(told, said)]
+    closer = None if first is None else first.next_step
+    takes = both(lambda: "" if first is None else size_of_next(first, False).strip())
     return {
         "tone": "warn" if verdict.suspicious.records and first is None else _TONES[verdict.status],
-        "headline": both(lambda: " ".join(line.strip() for line in headline(verdict))),
+        "headline": both(lambda: " ".join(line.strip() for line in texts(headline(verdict)))),
         "sentence": None
         if first is None
-        else paragraph_said(first.reasons)
+        else both(lambda: paragraph(first.reasons))
         if first.reasons
         else first.explanation,
         "cause": None if first is None else first.cause.value,
         "place": None if first is None else link_of(first),
         "lines": lines,
-        **_next_step(first),
+        "next_step": None if closer is None else next_step_of(closer),
+        "next_step_note": None if closer is None else takes or None,
         "counts": [
             [status.value, number, _OF_STATUS.get(status, "bad")]
             for status in Status
             if (number := verdict.counts.get(status.value, 0))
         ],
     }
-
-
-def _plain(make: Any) -> list[dict[str, Any]]:
-    return [{"text": text, "link": None} for text in each_said(make)]
 
 
 def link_of(first: Divergence) -> dict[str, Any]:
@@ -86,43 +77,30 @@ def link_of(first: Divergence) -> dict[str, Any]:
     return at | {"view": "where", "record": first.record}
 
 
-def _next_step(first: Divergence | None) -> dict[str, Any]:
-    if first is None or first.next_step is None:
-        return {"next_step": None, "next_step_note": None}
-    settings = first.next_step
-    note = both(lambda: size_of_next(first, False).strip())
-    return {
-        "next_step": f"{settings_file(settings)}: {settings_in_one_line(settings)}",
-        "next_step_note": note or None,
-    }
-
-
 def of_check(check: CheckResult) -> dict[str, Any]:
     """Return the head's `answer` of one run's check."""
     worst = next((f for f in check.findings if f.severity.counts), None)
-    counts = check.counts
     tones = {"error": "bad", "warning": "warn", "note": "good"}
+
+    def about() -> Iterator[str]:
+        if worst is None:
+            return
+        yield from filter(None, (place_in_words(worst.place), again(worst)))
+        if worst.causes:
+            causes = "; ".join(text_of(cause) for cause in worst.causes)
+            yield say("checks.causes", causes=causes)
+
     return {
         "tone": _HEALTH[check.status],
         "headline": both(lambda: run_headline(check)),
         "sentence": None if worst is None else said(worst.said),
         "cause": None if worst is None else worst.rule,
         "place": None if worst is None else link_of_place(worst.place),
-        "lines": [] if worst is None else _plain(lambda: _about(worst)),
-        "next_step": None
-        if worst is None or worst.next_step is None
-        else f"msprobe_config: {settings_in_one_line(worst.next_step)}",
+        "lines": [{"text": text, "link": None} for text in each_said(about)],
+        "next_step": worst and worst.next_step and next_step_of(worst.next_step),
         "next_step_note": None,
-        "counts": [[name, number, tones[name]] for name, number in counts.items() if number],
+        "counts": [[name, number, tones[name]] for name, number in check.counts.items() if number],
     }
-
-
-def _about(finding: CheckFinding) -> list[str]:
-    lines = [place_in_words(finding.place), again(finding)]
-    if finding.causes:
-        causes = "; ".join(text_of(cause) for cause in finding.causes)
-        lines.append(say("checks.causes", causes=causes))
-    return [line for line in lines if line]
 
 
 def link_of_place(place: Place) -> dict[str, Any]:
@@ -144,29 +122,25 @@ def preflight_of(comparison: Comparison) -> dict[str, Any]:
     """Return what differs before any tensor, the most important first."""
     preflight, first = comparison.preflight, comparison.verdict.first_divergence
     near = {id(check.what) for check in (first.check_first if first else ())}
+    ordered = in_order(preflight.differences)
+    sections = each_said(lambda: [say("preflight.section", name=one.section) for one in ordered])
+    of_a = each_said(lambda: [values_of(one)[0] or "" for one in ordered])
+    of_b = each_said(lambda: [values_of(one)[1] or "" for one in ordered])
+    rows = [
+        {
+            **{"section": section, "name": said(one.label), "a": a or None, "b": b or None},
+            **{"near": id(one) in near, "place": one.is_place or one.is_of_recording},
+        }
+        for one, section, a, b in zip(ordered, sections, of_a, of_b)
+    ]
     return {
-        "rows": [_row(found, id(found) in near) for found in in_order(preflight.differences)],
+        "rows": rows,
         "weights": [
             both(partial(weights_line, weights, most=5, more=""))
             for weights in preflight.weights
             if weights.differ
         ],
         "unknown": each_said(lambda: map(str, merged(preflight.not_compared))),
-    }
-
-
-def _row(found: Difference, near: bool) -> dict[str, Any]:
-    def of_side(number: int) -> Words | None:
-        value = both(lambda: values_of(found)[number] or "")
-        return value or None
-
-    return {
-        "section": both(lambda: say("preflight.section", name=found.section)),
-        "name": said(found.label),
-        "a": of_side(0),
-        "b": of_side(1),
-        "near": near,
-        "place": found.is_place or found.is_of_recording,
     }
 
 
@@ -197,19 +171,18 @@ def not_checked_of(checks: Sequence[CheckResult]) -> dict[str, Any] | None:
     if not lacking:
         return None
     every = [one for check in checks for one in check.not_checked]
+    names = [", ".join(filter(None, rules)) for _, rules, _ in lacking.values()]
+    whys = [why for why, _, _ in lacking.values()]
+    lines = each_said(
+        lambda: [
+            f"{name}: {text_of(why)}" if name else text_of(why) for name, why in zip(names, whys)
+        ]
+    )
     items = [
-        {
-            "text": _lacking(why, rules),
-            "of": sides[0] if len(checks) > 1 and len(sides) == 1 else None,
-        }
-        for why, rules, sides in lacking.values()
+        {"text": text, "of": sides[0] if len(checks) > 1 and len(sides) == 1 else None}
+        for text, (_, _, sides) in zip(lines, lacking.values())
     ]
     return {"line": both(lambda: not_checked_in_one_line(every)), "items": items}
-
-
-def _lacking(why: Message, rules: Sequence[str]) -> Words:
-    named = ", ".join(filter(None, rules))
-    return both(lambda: f"{named}: {text_of(why)}" if named else text_of(why))
 
 
 _MOST_EVIDENCE = 20  # of a finding
@@ -240,7 +213,6 @@ class CheckFindings:
             yield self._finding(number, side, finding)
 
     def _finding(self, number: int, side: str, finding: CheckFinding) -> dict[str, Any]:
-        settings = finding.next_step
         return {
             **{"id": number, "side": side, "rule": finding.rule},
             "severity": finding.severity.value,
@@ -253,7 +225,7 @@ class CheckFindings:
             "ranks": [*finding.ranks],
             "causes": [said(cause) for cause in finding.causes],
             "evidence": [_evidence(one) for one in finding.evidence[:_MOST_EVIDENCE]],
-            "next_step": settings and f"msprobe_config: {settings_in_one_line(settings)}",
+            "next_step": finding.next_step and next_step_of(finding.next_step),
             "stack": [*finding.stack[:_MOST_FRAMES]],
             "follows": [*self._shown(side, finding.followed_by)],
         }

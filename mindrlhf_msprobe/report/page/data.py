@@ -16,7 +16,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.language import LANGUAGES, speaking
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.report.messages import paragraph, text_of, texts_of
+from mindrlhf_msprobe.report.messages import text_of
 
 #: A text, or where the languages differ [English, Chinese].
 Words = str | list[str]
@@ -24,28 +24,12 @@ Words = str | list[str]
 
 def both(make: Callable[[], str]) -> Words:
     """Return what a function says in each language."""
-    found = []
-    for lang in LANGUAGES:
-        with speaking(lang):
-            found.append(make())
-    return found[0] if found[0] == found[1] else found
+    return each_said(lambda: [make()])[0]
 
 
 def said(message: Message) -> Words:
     """Return what a message says in each language."""
     return both(lambda: text_of(message))
-
-
-def all_said(messages: Iterable[Message]) -> Words:
-    """Return what several messages say, one behind the other."""
-    held = tuple(messages)
-    return both(lambda: texts_of(held))
-
-
-def paragraph_said(messages: Iterable[Message]) -> Words:
-    """Return whole sentences as one text."""
-    held = tuple(messages)
-    return both(lambda: paragraph(held))
 
 
 def spoken(code: str, **params: Any) -> Words:

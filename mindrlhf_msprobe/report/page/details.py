@@ -11,7 +11,7 @@ import numpy as np
 from mindrlhf_msprobe.findings import Finding, Metrics, Side
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.report.page.calls import Call, Value, calls_of
-from mindrlhf_msprobe.report.page.data import all_said, known
+from mindrlhf_msprobe.report.page.data import known, said
 from mindrlhf_msprobe.report.page.overview import Place
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
@@ -86,12 +86,25 @@ def _error(a: np.ndarray, b: np.ndarray) -> dict[str, Any] | None:
         return None
     with np.errstate(all="ignore"):
         difference = _difference(a, b)
+    some = difference[(difference > 0) & np.isfinite(difference)]
+    histogram = None
+    if some.size:
+        counts, edges = np.histogram(np.log10(some), _BINS)
+        borders = [round(edge, 4) for edge in edges.tolist()]
+        histogram = {"edges": borders, "counts": counts.tolist()}
+    rows = difference.reshape(-1, difference.shape[-1] if difference.ndim else 1)
+    shown = _largest(_largest(rows, 0), 1)
+    values = [number_to_json(float(f"{value:.4g}")) for value in shown.ravel().tolist()]
+    unlike = difference.ravel() != 0
+    first = None
+    if unlike.any():
+        first = [int(i) for i in np.unravel_index(int(unlike.argmax()), difference.shape)]
     return {
-        "histogram": _histogram(difference),
-        "rows": _map(difference),
+        "histogram": histogram,
+        "rows": {"shape": [*shown.shape], "of": [*rows.shape], "values": values},
         "different": int(np.count_nonzero(difference)),
         "size": int(difference.size),
-        "first_mismatch": _first(difference),
+        "first_mismatch": first,
     }
 
 
@@ -106,21 +119,6 @@ def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return difference
 
 
-def _histogram(difference: np.ndarray) -> dict[str, Any] | None:
-    some = difference[(difference > 0) & np.isfinite(difference)]
-    if not some.size:
-        return None
-    counts, edges = np.histogram(np.log10(some), _BINS)
-    return {"edges": [round(edge, 4) for edge in edges.tolist()], "counts": counts.tolist()}
-
-
-def _map(difference: np.ndarray) -> dict[str, Any]:
-    rows = difference.reshape(-1, difference.shape[-1] if difference.ndim else 1)
-    shown = _largest(_largest(rows, 0), 1)
-    values = [number_to_json(float(f"{value:.4g}")) for value in shown.ravel().tolist()]
-    return {"shape": [*shown.shape], "of": [*rows.shape], "values": values}
-
-
 def _largest(found: np.ndarray, axis: int) -> np.ndarray:
     """Return the largest of each of at most 64 parts along an axis; a NaN is the largest."""
     size = found.shape[axis]
@@ -128,13 +126,6 @@ def _largest(found: np.ndarray, axis: int) -> np.ndarray:
         return found
     starts = np.linspace(0, size, _SIDE, endpoint=False).astype(np.intp)
     return np.maximum.reduceat(found, starts, axis=axis)
-
-
-def _first(difference: np.ndarray) -> list[int] | None:
-    unlike = difference.ravel() != 0
-    if not unlike.any():
-        return None
-    return [int(i) for i in np.unravel_index(int(unlike.argmax()), difference.shape)]
 
 
 _LONGEST = 20_000  # characters of a value
@@ -169,7 +160,12 @@ class Details:
         compared = findings is not None and len(self._runs) > 1
         shown = []
         for phase in sorted(phases, key=lambda name: (phase_order(name), name)):
-            sides = [{call.name: call for call in _calls(run, phase, place)} for run in self._runs]
+            sides = [
+                {call.name: call for call in calls_of(run, phase, *place, files=True)}
+                if phase in run.phases_at(*place)
+                else {}
+                for run in self._runs
+            ]
             others = sides[1] if compared else {}
             entries = self._entries(phase, sides[0], others, pairs, stacks)
             shown.append({"phase": phase, "entries": entries})
@@ -269,8 +265,16 @@ class Details:
             shown |= _outcome(finding)
         elif own is not None and b is not None:
             shown["s"] = _agreement(own.leaf, b.leaf)
+        # A side as it was read, else as the comparison has it; None where it has none.
         of = (None, None) if finding is None else (finding.a, finding.b)
-        sides = [_of_either(value, side) for value, side in zip((own, b), of)]
+        sides = [
+            _of_leaf(value.leaf)
+            if value is not None
+            else None
+            if side is None or side.name is None
+            else _of_side(side)
+            for value, side in zip((own, b), of)
+        ]
         records = [None if one is None else one.record for one in (own, b)]
         return self._with_elements(shown, sides, records, finding)
 
@@ -281,12 +285,13 @@ class Details:
         records: Sequence[Record | None],
         finding: Finding | None,
     ) -> _Shown:
-        if any(side is not None and _is_text(side) for side in sides):
+        known_sides = [side for side in sides if side is not None]
+        if any(isinstance(side.get("value"), str) and "shape" in side for side in known_sides):
             return _as_text(shown, sides)
         for name, side, record in zip("ab", sides, records):
             if side is not None:
                 if record is not None and record.leaf.why is not None:
-                    side = side | {"why": all_said((record.leaf.why,))}
+                    side = side | {"why": said(record.leaf.why)}
                 shown[name] = side | known(first=self._elements.first(record))
         a, b = records
         if finding is not None and not finding.status.agrees and a is not None and b is not None:
@@ -320,10 +325,6 @@ class Details:
             sides = [None if record is None else _of_side(record.leaf) for record in records]
             found.append(self._with_elements(shown, sides, records, finding))
         return found
-
-
-def _calls(run: Run, phase: str, place: Place) -> Iterable[Call]:
-    return calls_of(run, phase, *place, files=True) if phase in run.phases_at(*place) else ()
 
 
 class _Pairs:
@@ -407,9 +408,9 @@ def _outcome(finding: Finding) -> _Shown:
     if finding.metrics is not None:
         values = {name: getattr(finding.metrics, name) for name in _METRICS}
         shown["m"] = known(**{name: number_to_json(value) for name, value in values.items()})
-    said = (*finding.notes, *finding.suspicions, *finding.compared_by)
-    if said:
-        shown["notes"] = [all_said((one,)) for one in said]
+    messages = (*finding.notes, *finding.suspicions, *finding.compared_by)
+    if messages:
+        shown["notes"] = [said(one) for one in messages]
     return shown
 
 
@@ -436,13 +437,6 @@ def _of_leaf(leaf: LeafJson) -> _Shown:
     )
 
 
-def _of_either(value: Value | None, side: Side | None) -> _Shown | None:
-    """Return a side as it was read, else as the comparison has it; None where it has none."""
-    if value is not None:
-        return _of_leaf(value.leaf)
-    return None if side is None or side.name is None else _of_side(side)
-
-
 def _of_side(of: Side | Leaf) -> _Shown:
     return known(
         dtype=of.dtype,
@@ -454,10 +448,6 @@ def _of_side(of: Side | Leaf) -> _Shown:
         value=_value(of.value),
         file=of.data_name,
     )
-
-
-def _is_text(side: _Shown) -> bool:
-    return isinstance(side.get("value"), str) and "shape" in side
 
 
 def _as_text(shown: _Shown, sides: Sequence[_Shown | None]) -> _Shown:

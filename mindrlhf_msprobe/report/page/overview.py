@@ -333,7 +333,11 @@ def of_pair(comparison: Comparison, runs: Sequence[Run], interest: Iterable[Plac
     for place in (place for run in runs for place in run.places):
         found.place(*place).recorded_in += 1
     _put_in_time(found, runs)
-    _mark_first(found, comparison)
+    if parted is not None:
+        key = ("key", parted.key) if parted.key is not None else ("phase", parted.phase or "")
+        item = found.place(parted.step, parted.rank).items.get(key)
+        if item is not None:
+            item.flags.append("first")
     found.places = dict(sorted(found.places.items()))
     return found
 
@@ -351,15 +355,6 @@ def _put_in_time(found: Overview, runs: Sequence[Run]) -> None:
             read = [name for name, item in seen.items.items() if not item.missing]
             at = {item: float(number) for number, item in enumerate(read)}
         seen.items = {item: seen.items[item] for item in _ordered(seen.items, at)}
-
-
-def _mark_first(found: Overview, comparison: Comparison) -> None:
-    first = comparison.verdict.first_divergence
-    if first is not None:
-        key = ("key", first.key) if first.key is not None else ("phase", first.phase or "")
-        item = found.place(first.step, first.rank).items.get(key)
-        if item is not None:
-            item.flags.append("first")
 
 
 def _pairs_of_place(
@@ -454,7 +449,7 @@ class _PairOfCalls:
             return
         self.returned.take(finding)
         for side, of in enumerate((finding.a, finding.b)):
-            if _is_number(of.norm):
+            if isinstance(of.norm, (int, float)) and not isinstance(of.norm, bool):
                 self.norms[side] = larger(self.norms[side], float(of.norm))
         self.non_finite += max(
             (of.nan_count or 0) + (of.inf_count or 0) for of in (finding.a, finding.b)
@@ -478,20 +473,13 @@ class _PairOfCalls:
             first: the runs part in this call, be it in what it was given.
         """
         returned, given = self.returned, self.given
-        growth = None
-        if returned.distance is not None and given.distance is not None:
-            growth = _growth(returned.distance, given.distance)
+        growth = None  # how much larger the distance became; infinite where it arose there
+        if returned.distance and given.distance is not None and math.isfinite(given.distance):
+            growth = returned.distance / given.distance if given.distance else math.inf
         enters = returned.status < 0 or (first and not returned.differs)
         shown = given if enters else returned
         logs = map(logarithmic, (shown.error, growth, *self.norms))
         return [shown.code, *logs, min(self.non_finite, _MOST_COUNTED), shown.status]
-
-
-def _growth(returned: float, given: float) -> float | None:
-    """Return how much larger a distance became in a call; infinite where it arose there."""
-    if not returned or not math.isfinite(given):
-        return None
-    return returned / given if given else math.inf
 
 
 def _agreeing(agreement: Agreement, runs: Sequence[Run]) -> Iterator[tuple[str, _PairOfCalls]]:
@@ -510,12 +498,13 @@ def _agreeing(agreement: Agreement, runs: Sequence[Run]) -> Iterator[tuple[str, 
 def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Overview:
     """Go through the journals of a run; its maps have the findings of its check."""
     found = Overview(RUN_MEASURES, interest)
-    counted = _findings_by_place([] if check is None else check.all_findings)
+    of_checks = _Found([] if check is None else check.all_findings)
     places = sorted(run.places)
     few = len(places) <= _FEW_PLACES
     for step, rank in places:
         seen = found.place(step, rank)
-        of_place = counted.get((step, rank), Counter()) + counted.get((step, None), Counter())
+        at = (one.place for one in of_checks.at(step, rank))
+        counted = Counter((one.phase, one.entry or one.key or "") for one in at)
         begun: dict[str, float] = {}
         codes: dict[str, list[tuple[str, list[int], str | None]]] = {}
         for phase in run.phases_at(step, rank):
@@ -523,8 +512,12 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
             begun[phase] = math.inf
             for call in calls_of(run, phase, step, rank):
                 begun[phase] = min(begun[phase], call.view.seq)
-                findings = of_place[phase, call.name]
-                of_phase.append((call.name, _codes(measured(call), findings), call.around))
+                findings = counted[phase, call.name]
+                seen_of_call = measured(call)
+                logs = map(logarithmic, (seen_of_call.norm, seen_of_call.largest))
+                counts = (seen_of_call.non_finite, findings)
+                own = [*logs, *(min(number, _MOST_COUNTED) for number in counts)]
+                of_phase.append((call.name, own, call.around))
         for what, name in _in_time(run, (step, rank), begun, few=few):
             item, calls = seen.item(what, name), codes.get(name) if what == "phase" else None
             item.compared = len(calls or ()) if what == "phase" else 1
@@ -583,78 +576,56 @@ def _ordered(
     return [*seen.items]
 
 
-def _codes(seen: Measured, findings: int) -> list[int]:
-    logs = [logarithmic(seen.norm), logarithmic(seen.largest)]
-    return logs + [min(number, _MOST_COUNTED) for number in (seen.non_finite, findings)]
+class _Found:
+    """What checks found, by place.
+
+    That is the first place and the last, and those between if it was found as often as there are
+    steps.
+    """
+
+    def __init__(self, findings: Iterable[CheckFinding]) -> None:
+        self._by_place: dict[tuple[int, int | None], list[CheckFinding]] = {}
+        for finding in findings:
+            first, last = finding.place.step, max(finding.last_step, finding.place.step)
+            ranks: Sequence[int | None] = finding.ranks if finding.times > 1 else ()
+            every = finding.times >= (last - first + 1) * max(1, len(ranks))
+            for step in range(first, last + 1) if every else sorted({first, last}):
+                for rank in ranks or (finding.place.rank,):
+                    self._by_place.setdefault((step, rank), []).append(finding)
+
+    def at(self, step: int, rank: int) -> list[CheckFinding]:
+        """Return what was found in a place, or in all ranks of its step."""
+        return [*self._by_place.get((step, rank), ()), *self._by_place.get((step, None), ())]
+
+
+_GRAVEST = [*Severity].index
 
 
 def count_findings(overview: Overview, findings: Sequence[CheckFinding]) -> None:
     """Count the findings of each phase and key of each place, and keep the gravest severity."""
-    by_severity = {
-        severity: _findings_by_place([one for one in findings if one.severity is severity])
-        for severity in Severity
-    }
-    for (step, rank), seen in overview.places.items():
-        for severity, counted in by_severity.items():
-            of_place = counted.get((step, rank), Counter()) + counted.get((step, None), Counter())
-            if not of_place:
-                continue
+    found = _Found(findings)
+    for place, seen in overview.places.items():
+        for finding in found.at(*place):
+            at = finding.place
+            names = {"phase": at.phase, "key": at.entry or at.key or ""}
             for (what, name), item in seen.items.items():
-                found = sum(n for at, n in of_place.items() if name == at[what == "key"])
-                item.findings += found
-                if found and item.gravest is None:  # the gravest come first
-                    item.gravest = severity
-
-
-def _findings_by_place(
-    findings: Iterable[CheckFinding],
-) -> dict[tuple[int, int | None], Counter[tuple[str | None, str]]]:
-    """Return how many findings each (phase, entry or key) of a (step, rank) has."""
-    counted: dict[tuple[int, int | None], Counter[tuple[str | None, str]]] = {}
-    for finding in findings:
-        at = finding.place
-        name = at.entry or at.key or ""
-        for where in places_of(finding):
-            counted.setdefault(where, Counter())[at.phase, name] += 1
-    return counted
-
-
-def places_of(finding: CheckFinding) -> list[tuple[int, int | None]]:
-    """Return the (step, rank) where something was found: the first and the last, and those between
-    if it was found as often as there are steps."""
-    first, last = finding.place.step, max(finding.last_step, finding.place.step)
-    ranks: Sequence[int | None] = finding.ranks if finding.times > 1 else ()
-    every = finding.times >= (last - first + 1) * max(1, len(ranks))
-    steps = range(first, last + 1) if every else sorted({first, last})
-    return [(step, rank) for step in steps for rank in ranks or (finding.place.rank,)]
-
-
-def worst_of(findings: Iterable[CheckFinding]) -> dict[tuple[int, int | None], Severity]:
-    """Return the gravest severity of each (step, rank)."""
-    order = [*Severity]
-    worst: dict[tuple[int, int | None], Severity] = {}
-    for finding in findings:
-        for at in places_of(finding):
-            worst[at] = min(worst.get(at, finding.severity), finding.severity, key=order.index)
-    return worst
+                if name == names[what]:
+                    item.findings += 1
+                    severities = (item.gravest or finding.severity, finding.severity)
+                    item.gravest = min(severities, key=_GRAVEST)
 
 
 def cells_of(
     overview: Overview, comparison: Comparison | None, findings: Sequence[CheckFinding]
 ) -> dict[Place, tuple[str, int, int, int]]:
     """Return (state, different, compared, findings) of each place."""
-    worst = worst_of(findings)
-    counts = Counter(at for finding in findings for at in places_of(finding))
-    shown = {}
+    found, shown = _Found(findings), {}
     for place, seen in overview.places.items():
-        everywhere = place[0], None
-        number = counts[place] + counts[everywhere]
-        state = _state(seen) if comparison is not None else ""
-        if comparison is None:
-            severities = [worst[at] for at in (place, everywhere) if at in worst]
-            order = [*Severity]
-            state = min(severities, key=order.index).value if severities else "healthy"
-        shown[place] = (state, seen.different, seen.compared, number)
+        own = [finding.severity for finding in found.at(*place)]
+        state = min(own, key=_GRAVEST).value if own else "healthy"
+        if comparison is not None:
+            state = _state(seen)
+        shown[place] = (state, seen.different, seen.compared, len(own))
     return shown
 
 
@@ -690,7 +661,3 @@ def strip_of(
             gravest = None if item.gravest is None else item.gravest.value
             items.append([what, names.index(name), number, *times, *counts, flags, gravest])
     return {"places": found}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

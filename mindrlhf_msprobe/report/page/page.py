@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,17 +15,17 @@ from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.common.language import LANGUAGES, language
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.errors import MsprobeError, UsageError
-from mindrlhf_msprobe.findings import Comparison, Finding, Spread
+from mindrlhf_msprobe.findings import Comparison, Spread
 from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult
 from mindrlhf_msprobe.findings.mismatch import Mismatches
 from mindrlhf_msprobe.phases import phase_order, usual_place
-from mindrlhf_msprobe.report.messages import texts_in
+from mindrlhf_msprobe.report.messages import texts_in, texts_of
 from mindrlhf_msprobe.report.page import answer, overview, samples
 from mindrlhf_msprobe.report.page.answer import CheckFindings
 from mindrlhf_msprobe.report.page.data import (
     Blocks,
     Words,
-    all_said,
+    both,
     each_said,
     known,
     said,
@@ -166,7 +165,11 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
     """Add all blocks; return the one that leads to them."""
     runs, comparison = shown.runs, shown.comparison
     interest = _interest(shown)
-    seen = _overview(shown, interest)
+    if comparison is None:
+        seen = overview.of_run(runs[0], shown.checks[0] if shown.checks else None, interest)
+    else:
+        seen = overview.of_pair(comparison, runs, interest)
+    overview.count_findings(seen, shown.findings)
     places = [*seen.places]
     phases, keys = _names(seen, "phase", phase_order), _names(seen, "key", usual_place)
     steps, ranks = sorted({p[0] for p in places}), sorted({p[1] for p in places})
@@ -184,6 +187,13 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
     ]
     if comparison is not None and comparison.verdict.first_divergence is not None:
         blocks.json("path", _path(comparison, keys))
+    unread: list[Words] = []
+    if comparison is not None:
+        unread = each_said(lambda: comparison.problems)
+    elif shown.checks:
+        unread = each_said(lambda: map(str, shown.checks[0].problems))
+    # Two phases or ranks of one run are both of it.
+    sides = runs * 2 if comparison is not None and len(runs) == 1 else runs
     cells = overview.cells_of(seen, comparison, shown.findings)
     if shown.kind == "mismatch":
         states = states_of(shown.mismatches[0])
@@ -193,10 +203,20 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         **{"kind": shown.kind, "lang": lang},
         "title": " · ".join(run.path.name for run in runs),
-        "runs": [_run(side, run) for side, run in zip("AB", _sides(shown))],
-        "words": {one: _words(one) for one in LANGUAGES},
+        "runs": [
+            {
+                **{"side": side, "path": str(run.path)},
+                "facts": [
+                    [spoken("report.fact_state"), run.state],
+                    [spoken("report.fact_steps"), len(run.steps)],
+                    [spoken("report.fact_ranks"), len(run.ranks)],
+                ],
+            }
+            for side, run in zip("AB", sides)
+        ],
+        "words": {one: texts_in(one, "page") for one in LANGUAGES},
         **_top(shown),
-        "problems": _problems(shown) + problems,
+        "problems": unread + problems,
         "left_out": left_out,
         "places": {
             **{"steps": steps, "ranks": ranks},
@@ -209,16 +229,6 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
         "measures": [_measure(one, comparison, seen) for one in seen.heat.measures],
         "blocks": blocks.names(),
     }
-
-
-def _overview(shown: Shown, interest: Sequence[Place]) -> Overview:
-    if shown.comparison is None:
-        check = shown.checks[0] if shown.checks else None
-        seen = overview.of_run(shown.runs[0], check, interest)
-    else:
-        seen = overview.of_pair(shown.comparison, shown.runs, interest)
-    overview.count_findings(seen, shown.findings)
-    return seen
 
 
 def _findings_and_course(shown: Shown, blocks: Blocks, left_out: list[Words]) -> list[Words]:
@@ -265,65 +275,25 @@ def _names(seen: Overview, what: str, order: Callable[[str], float]) -> list[str
     return sorted(names, key=lambda name: (order(name), name))
 
 
-@cache
-def _words(lang: str) -> dict[str, str]:
-    """Return the labels of the page's script in a language."""
-    return {name: text for name, text in texts_in(lang, "page").items() if isinstance(text, str)}
-
-
-def _sides(shown: Shown) -> Sequence[Run]:
-    """Return A and B: two phases or ranks of one run are both of it."""
-    one_run = shown.comparison is not None and len(shown.runs) == 1
-    return shown.runs * 2 if one_run else shown.runs
-
-
-def _run(side: str, run: Run) -> dict[str, Any]:
-    facts: list[list[Any]] = [
-        [spoken("report.fact_state"), run.state],
-        [spoken("report.fact_steps"), len(run.steps)],
-        [spoken("report.fact_ranks"), len(run.ranks)],
-    ]
-    return {"side": side, "path": str(run.path), "facts": facts}
-
-
 def _top(shown: Shown) -> dict[str, Any]:
     comparison = shown.comparison
     mismatches = [found for found in shown.mismatches if isinstance(found, Mismatches)]
-    lines = [line_of(found) for found in mismatches]
-    not_checked = not_compared_of(shown.mismatches)
-    unchecked = answer.not_checked_of(shown.checks)
+    of_all = answer_of(mismatches[0]) if mismatches else None
     if comparison is not None:
-        said = answer.of_comparison(comparison)
-        said["lines"] += lines
-        return {
-            "answer": said,
-            "preflight": answer.preflight_of(comparison),
-            "coverage": answer.coverage_of(comparison),
-            "not_checked": not_checked,
-            "unchecked": unchecked,
-            "notes": each_said(lambda: comparison.notes),
-        }
+        of_all = answer.of_comparison(comparison)
+    elif shown.checks:
+        of_all = answer.of_check(shown.checks[0])
+    if of_all is not None and shown.kind != "mismatch":
+        of_all["lines"] += map(line_of, mismatches)
     nothing: dict[str, Any] = {"rows": [], "weights": [], "unknown": []}
-    check = shown.checks[0] if shown.checks else None
-    of_run = answer_of(mismatches[0]) if mismatches else None
-    if check is not None:
-        of_run = answer.of_check(check)
-        of_run["lines"] += lines
     return {
-        "answer": of_run,
-        "preflight": nothing,
-        "coverage": [],
-        "not_checked": not_checked,
-        "unchecked": unchecked,
-        "notes": [],
+        "answer": of_all,
+        "preflight": nothing if comparison is None else answer.preflight_of(comparison),
+        "coverage": [] if comparison is None else answer.coverage_of(comparison),
+        "not_checked": not_compared_of(shown.mismatches),
+        "unchecked": answer.not_checked_of(shown.checks),
+        "notes": [] if comparison is None else each_said(lambda: comparison.notes),
     }
-
-
-def _problems(shown: Shown) -> list[Words]:
-    comparison = shown.comparison
-    if comparison is not None:
-        return each_said(lambda: comparison.problems)
-    return each_said(lambda: map(str, shown.checks[0].problems)) if shown.checks else []
 
 
 def _interest(shown: Shown) -> list[Place]:
@@ -386,28 +356,20 @@ def _details(
     elements = Elements()
     details = Details(shown.runs, elements)
     room, written = _MOST_DETAILS, set()
-    findings = _findings_of(shown.comparison, wanted)
+    comparison = shown.comparison
+    by_place = () if comparison is None else comparison.by_place()
+    findings = {at: tuple(found) for at, found in by_place if at in wanted}
     for place in wanted:
         if room <= 0:
             break
         before = blocks.size
-        pairs = None if shown.comparison is None else findings.get(place, ())
+        pairs = None if comparison is None else findings.get(place, ())
         blocks.json(f"place-{place[0]}-{place[1]}", details.of_place(place, pairs))
         room -= blocks.size - before
         written.add(place)
     left_out += _counted(len(seen.places) - len(written), "report.places_left_out")
     left_out += _counted(elements.left_out, "report.tensors_left_out")
     return written
-
-
-def _findings_of(
-    comparison: Comparison | None, places: Iterable[Place]
-) -> dict[Place, tuple[Finding, ...]]:
-    """Return the pairs of some places."""
-    if comparison is None:
-        return {}
-    wanted = {*places}
-    return {at: tuple(found) for at, found in comparison.by_place() if at in wanted}
 
 
 def _samples(
@@ -438,6 +400,7 @@ def _path(comparison: Comparison, keys: Sequence[str]) -> list[dict[str, Any]]:
     first = comparison.verdict.first_divergence
     assert first is not None
     origin = first.phase if first.key is None else first.key
+    entry = "" if first.entry is None else f".{first.entry}."
     found = []
     for spread in comparison.verdict.spread:
         what = "key" if spread.place in keys else "phase"
@@ -448,7 +411,7 @@ def _path(comparison: Comparison, keys: Sequence[str]) -> list[dict[str, Any]]:
             _node(
                 layer,
                 {**link, "cell": layer.place},
-                is_first=spread.place == origin and _holds(first.entry, layer.place),
+                is_first=spread.place == origin and f".{layer.place}." in entry,
             )
             for layer in spread.layers
         ]
@@ -466,10 +429,6 @@ def _node(spread: Spread, link: dict[str, Any], *, is_first: bool) -> dict[str, 
         **({"zero": spoken(f"console.{spread.zero}_zero")} if spread.zero else {}),
         **({"non_finite": spoken("console.not_finite", **vars(held))} if held else {}),
     }
-
-
-def _holds(entry: str | None, cell: str) -> bool:
-    return entry is not None and (f".{cell}." in f".{entry}.")
 
 
 def _counted(number: int, code: str) -> list[Words]:
@@ -523,10 +482,13 @@ class Course:
             self._take(side, one)
 
     def _take(self, side: str, series: Series) -> None:
+        lowered = series.name.lower().partition("[")[0]  # without the layer, called anything
+        lowered = lowered.removeprefix("loss_inputs.")  # what the loss is given is no loss
+        groups = (group for group, words in _GROUPS if any(word in lowered for word in words))
         stride = -(-len(series) // _MOST_POINTS)
         values = [*map(number_to_json, series.values[::stride].tolist())]
         statistic = "" if series.statistic == "mean" else series.statistic
-        self._groups.setdefault(_group_of(series.name), []).append(
+        self._groups.setdefault(next(groups, _OTHER), []).append(
             {
                 **{"side": side, "rank": series.rank, "label": series.name},
                 **known(statistic=statistic or None, phase=series.phase),
@@ -534,7 +496,7 @@ class Course:
                 "micro_steps": series.micro_steps[::stride].tolist(),
                 "values": values,
                 **known(every=stride if stride > 1 else None),
-                **known(note=all_said(series.notes) or None),
+                **known(note=both(lambda: texts_of(series.notes)) or None),
             }
         )
 
@@ -552,11 +514,3 @@ class Course:
                 if name in self._groups
             ]
         }
-
-
-def _group_of(name: str) -> str:
-    lowered = name.lower().partition("[")[0]  # without the layer, which may be called anything
-    lowered = lowered.removeprefix("loss_inputs.")  # what the loss is given is no loss
-    return next(
-        (group for group, words in _GROUPS if any(word in lowered for word in words)), _OTHER
-    )

@@ -8,8 +8,15 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, in_words
-from mindrlhf_msprobe.findings.mismatch import Agreement, Mismatch, Mismatches, Stage, TokenMap
-from mindrlhf_msprobe.report.console.mismatch import headline, how_far
+from mindrlhf_msprobe.findings.mismatch import (
+    Agreement,
+    Mismatch,
+    Mismatches,
+    Stage,
+    Token,
+    TokenMap,
+)
+from mindrlhf_msprobe.report.mismatch import headline, how_far
 from mindrlhf_msprobe.report.page.data import (
     NO_VALUE,
     NOT_FINITE,
@@ -97,7 +104,9 @@ def answer_of(found: Mismatches) -> dict[str, Any]:
         "sentence": None if one.first is None else one.first.name,
         "cause": one.cause and f"mismatch_{one.cause.value}",
         "place": place,
-        "lines": [{"text": text, "link": None} for text in _sentences(one)],
+        "lines": [
+            {"text": text, "link": None} for text in each_said(lambda: map(in_words, one.said))
+        ],
         **{"next_step": None, "next_step_note": None},
         "counts": [[status.value, counts[status], _TONES[status]] for status in counts],
     }
@@ -149,10 +158,6 @@ def states_of(found: Mismatches | Message) -> dict[Place, str]:
     return {(step, rank): state for step, rank, state in shown if state is not None}
 
 
-def _sentences(one: Mismatch) -> list[Words]:
-    return each_said(lambda: [in_words(sentence) for sentence in one.said])
-
-
 def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
     numbers = {stage: number for number, stage in enumerate(one.stages)}
     shown = _shown_stages(one, numbers)
@@ -163,12 +168,15 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
         **{"tone": _TONES[one.status], "cause": one.cause and one.cause.value},
         "headline": both(lambda: headline(one, one.status)),
         "sentences": [
-            *_sentences(one),
-            *each_said(lambda: how_far(one.first) if one.first is not None else ()),
+            *each_said(lambda: map(in_words, one.said)),
+            *each_said(lambda: () if one.first is None else how_far(one.first)),
         ],
         "first": None if one.first is None else renumbered.get(numbers.get(one.first, -1)),
         "births": [renumbered[numbers[stage]] for stage in one.births],
-        "stages": [_stage(one.stages[number]) for number in shown],
+        "stages": [
+            {**stage.to_json(), "name": stage.name, "worst": _tokens(stage.worst)}
+            for stage in map(one.stages.__getitem__, shown)
+        ],
         "stages_left_out": len(one.stages) - len(shown),
         **known(
             map=None if token_map is None else _map(token_map, renumbered),
@@ -205,26 +213,16 @@ def _shown_stages(one: Mismatch, numbers: dict[Stage, int]) -> list[int]:
     return sorted(wanted)
 
 
-def _stage(stage: Stage) -> dict[str, Any]:
-    shown = stage.to_json()
-    shown["name"] = stage.name
-    shown["worst"] = [_token(token.to_json()) for token in stage.worst]
-    return shown
-
-
-def _token(token: dict[str, Any]) -> list[Any]:
-    return [token[name] for name in ("sample", "position", "id", "role", "apart", "text")]
-
-
-def _of_first(one: Mismatch) -> list[Words]:
-    first = one.first
-    return [] if first is None else each_said(lambda: how_far(first))
+def _tokens(tokens: Sequence[Token]) -> list[list[Any]]:
+    names = ("sample", "position", "id", "role", "apart", "text")
+    found = [token.to_json() for token in tokens]
+    return [[token[name] for name in names] for token in found]
 
 
 def _map(found: TokenMap, renumbered: dict[int, int]) -> dict[str, Any]:
     return {
         "columns": [renumbered[number] for number in found.columns],
-        "tokens": [_token(token.to_json()) for token in found.tokens],
+        "tokens": _tokens(found.tokens),
         "others": [[sample, count] for sample, count, _ in found.others],
     }
 

@@ -46,7 +46,7 @@ def samples_of(
     if not rows:
         return None
     numbers = range(min(rows, 50 * _MOST_ROWS))
-    apart = {number: _apart(number, sides) for number in numbers} if len(sides) > 1 else {}
+    apart = {number: _apart(number, *sides) for number in numbers} if len(sides) > 1 else {}
     unlike = [number for number, found in apart.items() if found.differs]
     others = {*numbers}.difference(unlike)
     chosen = sorted([*unlike, *sorted(others)][:_MOST_ROWS])
@@ -160,11 +160,19 @@ class _Apart(NamedTuple):
     differs: bool
 
 
-def _apart(number: int, sides: Sequence[_Side]) -> _Apart:
+def _apart(number: int, *sides: _Side) -> _Apart:
     """Return how a row is apart, of all of its tokens and characters."""
     a, b = (_words(_at(side.responses, number)) for side in sides)
     prompts = [_words(_at(side.prompts, number)) for side in sides]
-    return _Apart(_first_difference(a, b), not _same(a, b) or not _same(*prompts))
+    same = _same(a, b)
+    if same or a is None or type(a) is not type(b):
+        return _Apart(None, not same or not _same(*prompts))
+    first = min(len(a), len(b))
+    if isinstance(a, str):
+        first = next((i for i, (own, other) in enumerate(zip(a, b)) if own != other), first)
+    elif (unlike := a[:first] != b[:first]).any():
+        first = int(unlike.argmax())
+    return _Apart(first, True)
 
 
 def _row(
@@ -256,14 +264,3 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return np.array_equal(a, b)
     return type(a) is type(b) and bool(a == b)
-
-
-def _first_difference(a: Any, b: Any) -> int | None:
-    """Return the first token, or character of a text, that is another one in B."""
-    if a is None or b is None or type(a) is not type(b) or _same(a, b):
-        return None
-    shorter = min(len(a), len(b))
-    if isinstance(a, str):
-        return next((i for i, (own, other) in enumerate(zip(a, b)) if own != other), shorter)
-    unlike = a[:shorter] != b[:shorter]
-    return int(unlike.argmax()) if unlike.any() else shorter

@@ -10,7 +10,7 @@ from helpers.runs import Recording
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.cli.exit_codes import UNDECIDED
+from mindrlhf_msprobe.common.exit_codes import UNDECIDED
 from mindrlhf_msprobe.comparison.judging.status import (
     load_decoder,
     text_difference,

@@ -10,10 +10,12 @@ pytest.importorskip("mindformers")
 from helpers import wrong_rollouts
 from helpers.rollouts import recorded
 
+from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
 from mindrlhf_msprobe.demo import fault as rollout_fault
 from mindrlhf_msprobe.findings.mismatch import Agreement, Cause
-from mindrlhf_msprobe.report.console.mismatch import render
+from mindrlhf_msprobe.report.answer import as_text
+from mindrlhf_msprobe.report.mismatch import lines_of
 
 
 def always(plant):
@@ -79,8 +81,9 @@ def test_a_second_fault_is_said(tmp_path, plants, cause, others):
     result, one = found(tmp_path, *plants)
     assert (one.status, one.cause) == (Agreement.PARTED, cause)
     assert also(one) == others
-    assert "also different: " in render(result, lang="en")
-    assert "另外不同：" in render(result, lang="zh")
+    for lang, words in (("en", "also different: "), ("zh", "另外不同：")):
+        with speaking(lang):
+            assert words in as_text(lines_of(result))
     for said in one.said:
         if said.code == "mismatch.also" and said.params["what"].code.endswith("temperature"):
             both = (said.params["what"].params[side] for side in ("rollout", "training"))

@@ -13,7 +13,7 @@ from mindrlhf_msprobe.comparison.pairing.filters import filters
 from mindrlhf_msprobe.comparison.steps import step_of_rank as place
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Cause, Outcome
-from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.report.comparison import render
 
 ACTOR, UPDATE = "actor_compute_log_prob", "actor_update"
 MLP = Fault("layers.0.mlp", "reference_compute_log_prob", step=1)

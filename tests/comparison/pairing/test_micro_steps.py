@@ -14,7 +14,7 @@ from helpers.timelines import datum, entry, keys, shown
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.pairing.timeline import order_of
 from mindrlhf_msprobe.findings import Cause, CulpritCode
-from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.report.comparison import render
 from mindrlhf_msprobe.report.messages.words import ordinal
 
 LOG_PROB, UPDATE, CRITIC = "actor_compute_log_prob", "actor_update", "critic_update"

@@ -11,7 +11,7 @@ from helpers.runs import Recording
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.verdict import next_step
 from mindrlhf_msprobe.config import ProbeConfig
-from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.report.comparison import render
 from mindrlhf_msprobe.storage.manifest.notes import Networks
 from mindrlhf_msprobe.storage.manifest.run_file import Settings
 

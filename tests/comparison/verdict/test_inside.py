@@ -15,7 +15,7 @@ from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 from mindrlhf_msprobe.comparison.verdict import inside as inside_module
 from mindrlhf_msprobe.comparison.verdict.inside import named, of_elements, of_statistics
-from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.report.comparison import render
 
 SEEDS = st.integers(0, 2**32 - 1)
 DTYPES = st.sampled_from([np.float32, np.float64])

@@ -14,7 +14,7 @@ from helpers.updates import LOG_PROB, UPDATE, record_updates
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Cause, CulpritCode, Divergence, Relation
-from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.report.comparison import render
 
 KEYS = {"actor_train_dump": False, "reference_dump": False, "critic_train_dump": False}
 

@@ -16,7 +16,7 @@ from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
-from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.report.comparison import render
 from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.reading.estimate import estimate
 

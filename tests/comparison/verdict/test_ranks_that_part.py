@@ -8,7 +8,7 @@ import pytest
 from helpers.runs import Fault, record_training
 
 from mindrlhf_msprobe import compare_runs
-from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.report.comparison import render
 
 UPDATE, REFERENCE = "actor_update", "reference_compute_log_prob"
 

@@ -14,7 +14,7 @@ from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Cause, Outcome, Relation
-from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.report.comparison import render
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
 REFERENCE, UPDATE = "reference_compute_log_prob", "actor_update"

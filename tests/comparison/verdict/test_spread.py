@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.report.comparison import render
 from mindrlhf_msprobe.report.page.page import _node
 
 NAN, INF = np.nan, np.inf

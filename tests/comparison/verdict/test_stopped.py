@@ -15,7 +15,7 @@ from helpers.runs import PHASES, Fault, Recording, leave_as_killed, record_train
 from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings import Cause, Outcome
-from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.report.comparison import render
 from mindrlhf_msprobe.storage.manifest.run_file import FAILED, INTERRUPTED, Stop
 
 ERROR = "batch 7 holds\na \x1b[31mNaN"

@@ -13,8 +13,8 @@ from helpers.runs import Fault, record_training
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.findings import Cause, Comparison
-from mindrlhf_msprobe.report.console.comparison import render
-from mindrlhf_msprobe.report.tables.summary import summary_of
+from mindrlhf_msprobe.report.comparison import render
+from mindrlhf_msprobe.report.summary import summary_of
 
 KEY_DATA = dict.fromkeys(
     ("actor_infer_dump", "actor_train_dump", "reference_dump", "critic_train_dump"), False
@@ -163,7 +163,7 @@ def test_the_cause_in_verdict_json_keeps_its_words(compare: Compare) -> None:
     """What to check first stands beside the cause and the next step, not in their place."""
     comparison = compare(Fault("root", LOG_PROB, step=1), actor_lr=0.5)
     line = "optimizers: actor.learning_rate: 0.001 in A, 0.5 in B"
-    rows = [values for _, values in summary_of(comparison).sheets[0].rows()]
+    rows = [values for _, values in summary_of(comparison)[0].rows()]
     assert ("verdict", "check first", line) in [row[:3] for row in rows]
     first = comparison.to_json()["first_divergence"]
     assert (first["cause"], first["record"]) == ("data", "old_log_prob")

@@ -17,7 +17,7 @@ from helpers.runs import Recording
 from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
 from mindrlhf_msprobe.findings import Cause, CulpritCode, Outcome
-from mindrlhf_msprobe.report.console.comparison import render
+from mindrlhf_msprobe.report.comparison import render
 from mindrlhf_msprobe.storage.manifest.notes import FirstEntry, Networks
 from mindrlhf_msprobe.storage.manifest.run_file import Network, Settings
 

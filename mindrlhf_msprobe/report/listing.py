@@ -1,18 +1,17 @@
-"""What a run holds, as text for the console: entries, key data, settings, and the code behind."""
+"""What a run holds: entries, key data, settings, and the code behind."""
 
 from __future__ import annotations
 
 import json
 import shlex
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.common.printable import printable, shortened, size, spans
-from mindrlhf_msprobe.report.answer import capped, stopped_at
-from mindrlhf_msprobe.report.console.terminal import padded, width_of
+from mindrlhf_msprobe.common.printable import shortened, size, spans
+from mindrlhf_msprobe.report.answer import Code, Lines, Rows, capped
+from mindrlhf_msprobe.report.comparison import stopped_at
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.storage.code_lines import CodeLine, FoundCode
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -20,8 +19,9 @@ from mindrlhf_msprobe.storage.manifest import random_states
 from mindrlhf_msprobe.storage.manifest.run_file import Generation, RunFile, Stop, timelines
 from mindrlhf_msprobe.storage.operators import in_words
 from mindrlhf_msprobe.storage.reading.estimate import KEY_DATA, Estimate
-from mindrlhf_msprobe.storage.reading.inventory import FoundRecord, Holding
+from mindrlhf_msprobe.storage.reading.inventory import FoundRecord, Holding, file_sizes
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
+from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.step_times import StepTimes
 from mindrlhf_msprobe.storage.records import Entry
 
@@ -29,7 +29,7 @@ _MOST_LEFT_OUT = 20  # directories that are named
 _LONGEST_VALUE = 40  # characters of a text that stand in a row
 _LONGEST_NAMES = 400  # characters of all names in a row
 _CALLERS = 8
-_LINE = 100  # characters
+_LINE = 98  # characters
 _CHANGES = 3  # of one setting
 _GENERATORS = {"numpy_state": "numpy", "random_state": "Python", "mindspore_state": "MindSpore"}
 
@@ -40,12 +40,11 @@ def render_holdings(
     holdings: Sequence[Holding],
     problems: Sequence[str],
     cost: Mapping[int, Mapping[str, Any]] | None = None,
-) -> str:
+) -> Lines:
     """Return the list of a run's phases and keys, and what recording them cost."""
-    rows = [header("run")]
-    rows += [
+    rows = [
         (
-            printable(holding.name),
+            holding.name,
             spans(holding.steps),
             spans(holding.ranks),
             str(holding.count),
@@ -56,41 +55,40 @@ def render_holdings(
     ]
     whole = size(sum(holding.size for holding in holdings))
     state = say("listing.states", state=state)
-    lines = [say("listing.of_run", path=str(path), state=state, size=whole)]
-    lines += in_columns(rows)
-    lines += render_cost(cost or {})
-    lines += [say("listing.incomplete", problem=problem) for problem in problems]
-    return "\n".join(map(printable, lines))
-
-
-def render_summary(
-    path: Path,
-    rank: int,
-    *,
-    steps: Sequence[int],
-    phases: Sequence[str],
-    keys: Sequence[str],
-    written: int,
-    losses: Sequence[Message],
-    stops: Sequence[Stop],
-) -> list[str]:
-    """Return what one rank recorded, what of it was lost, and what to do next."""
-    at = {"path": str(path), "rank": rank}
-    lost = [str(loss) for loss in losses] + render_stops(stops)
-    if not steps:
-        return [say("listing.holds_nothing", **at), *(lost or [say("listing.nothing_came")])]
-    names = {"listing.holds_layers": phases, "listing.holds_keys": keys}
     return [
-        say("listing.holds", steps=spans(steps), size=size(written), **at),
+        say("listing.of_run", path=str(path), state=state, size=whole),
+        Rows(header("run"), rows),
+        *render_cost(cost or {}),
+        *(say("listing.incomplete", problem=problem) for problem in problems),
+    ]
+
+
+def render_summary(run: Run, rank: int) -> Lines:
+    """Return what one rank recorded, what of it was lost, and what to do next."""
+    layers = {phase: run.directories(rank=rank, phase=phase) for phase in run.phases}
+    data = {key: run.directories(rank=rank, key=key) for key in run.keys}
+    directories = [one for of in (layers, data) for each in of.values() for one in each]
+    losses = [str(loss) for loss in run.losses if loss.params["rank"] == rank]
+    stop = run.stop_of(rank)
+    lost = losses + render_stops([] if stop is None else [stop])
+    at = {"path": str(run.path), "rank": rank}
+    steps = sorted(step for step, of in run.places if of == rank) if directories else []
+    if not steps:
+        return [say("listing.holds_nothing", **at), lost or [say("listing.nothing_came")]]
+    written = size(file_sizes(directories)[1])
+    names = {"listing.holds_layers": layers, "listing.holds_keys": data}
+    held = {code: [name for name, there in of.items() if there] for code, of in names.items()}
+    under = [
         *(
             say(code, names=shortened(", ".join(found), _LONGEST_NAMES))
-            for code, found in names.items()
+            for code, found in held.items()
             if found
         ),
         *([] if losses else [say("listing.nothing_lost")]),
         *lost,
-        say("listing.next", path=shlex.quote(str(path))),
+        say("listing.next", path=shlex.quote(str(run.path))),
     ]
+    return [say("listing.holds", steps=spans(steps), size=written, **at), under]
 
 
 def render_left_out(directories: Sequence[Path]) -> list[str]:
@@ -99,18 +97,18 @@ def render_left_out(directories: Sequence[Path]) -> list[str]:
     Of many, the first ones, and how many more there are.
     """
     lines = (say("listing.left_out", path=str(path)) for path in directories)
-    return [printable(line) for line in capped(lines, _MOST_LEFT_OUT, "listing.more_left_out")]
+    return capped(lines, _MOST_LEFT_OUT, "listing.more_left_out")
 
 
 def render_stops(stops: Sequence[Stop]) -> list[str]:
     """Return a line for each rank that did not finish: where it stopped, and of what."""
     return [
-        printable(say("listing.rank_stopped", rank=stop.rank, stopped=stopped_at(stop, (0,))))
+        say("listing.rank_stopped", rank=stop.rank, stopped=stopped_at(stop, (0,)))
         for stop in stops
     ]
 
 
-def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> list[str]:
+def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> Lines:
     """Return what recording cost the rank that it cost most; no line if that is not known."""
     try:
         rank, worst = max(cost.items(), key=lambda item: item[1]["seconds"])
@@ -131,31 +129,25 @@ def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> list[str]:
             ),
             *(render_graph_cost(worst["graphs"]) if "graphs" in worst else ()),
         ]
-        return [say("listing.cost", rank=rank, steps=steps), *(f"  {line}" for line in lines)]
+        return [say("listing.cost", rank=rank, steps=steps), lines]
     except (KeyError, TypeError, ValueError, AttributeError):  # none, or not as we write it
         return []
 
 
-def render_times(times: Sequence[StepTimes]) -> list[str]:
+def render_times(times: Sequence[StepTimes]) -> Lines:
     """Return how long the steps of a rank took, and its phases; of several steps the mean."""
     if not times:
         return []
     count, first = len(times), times[0]
     seconds = sum(step.seconds for step in times) / count
     of = {"rank": first.rank, "seconds": seconds}
-    lines = [
-        say("listing.times_of_step", step=first.step, **of)
-        if count == 1
-        else say("listing.times", steps=count, **of)
-    ]
     phases: dict[str, tuple[int, float]] = {}
     for step in times:
         for phase, (openings, took) in step.of_phases().items():
             before = phases.get(phase, (0, 0.0))
             phases[phase] = before[0] + openings, before[1] + took
-    lines += [
-        "  "
-        + say(
+    lines = [
+        say(
             "listing.times_of_phase",
             phase=shortened(phase, _LONGEST_VALUE),
             seconds=took / count,
@@ -163,12 +155,14 @@ def render_times(times: Sequence[StepTimes]) -> list[str]:
         )
         for phase, (openings, took) in phases.items()
     ]
-    return [printable(line) for line in lines]
+    if count == 1:
+        return [say("listing.times_of_step", step=first.step, **of), lines]
+    return [say("listing.times", steps=count, **of), lines]
 
 
 def _account(name: str) -> str:
-    """Return what is charged is called: a phase, or key data."""
-    return say("listing.key_data") if name == KEY_DATA else printable(name)
+    """Return what takes room or time is called: a phase, or key data."""
+    return say("listing.key_data") if name == KEY_DATA else name
 
 
 def render_graph_cost(graphs: Mapping[str, Any]) -> list[str]:
@@ -196,15 +190,7 @@ def header(what: str) -> tuple[str, ...]:
     return tuple(say(f"listing.columns_of_{what}").split("\t"))
 
 
-def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of one length as lines whose columns stand below each other."""
-    widths = [max(width_of(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(padded(cell, width) for cell, width in zip(row, widths)).rstrip() for row in rows
-    ]
-
-
-def render_entries(entries: Sequence[Entry]) -> str:
+def render_entries(entries: Sequence[Entry]) -> Lines:
     """Return one line an entry: of one step and rank in time, with what its output looks like.
 
     Of several steps or ranks, one line a name, with the steps and ranks that have it.
@@ -213,28 +199,25 @@ def render_entries(entries: Sequence[Entry]) -> str:
         named: dict[str, list[Entry]] = {}
         for entry in entries:
             named.setdefault(entry.name, []).append(entry)
-        rows = [header("entries")]
-        rows += [
+        rows = [
             (
-                printable(name),
+                name,
                 spans(sorted({entry.step for entry in held})),
                 spans(sorted({entry.rank for entry in held})),
                 str(sum(len(entry.records) for entry in held)),
             )
             for name, held in named.items()
         ]
-        hint = say("listing.hint_entries")
-        return "\n".join(map(printable, [*in_columns(rows), hint]))
+        return [Rows(header("entries"), rows), say("listing.hint_entries")]
     if not entries:
-        return say("listing.no_entry")
+        return [say("listing.no_entry")]
     where = say("listing.in_time", step=entries[0].step, rank=entries[0].rank)
-    table = [header("entries_in_time")]
+    table = []
     for entry in entries:
         tensors = [r.leaf for r in entry.records if r.io == "output" and r.leaf.is_tensor]
         token = "" if entry.token is None else str(entry.token)
-        head = (printable(entry.name), token, str(len(entry.records)))
-        table.append((*head, *_output(tensors)))
-    return "\n".join(map(printable, [where, *in_columns(table)]))
+        table.append((entry.name, token, str(len(entry.records)), *_output(tensors)))
+    return [where, Rows(header("entries_in_time"), table)]
 
 
 def _output(tensors: Sequence[Leaf]) -> tuple[str, str, str, str]:
@@ -255,7 +238,7 @@ def _not_finite(tensors: Sequence[Leaf]) -> tuple[str, str]:
     return str(sum(nan)) if nan else "", str(sum(inf)) if inf else ""
 
 
-def render_saves(saves: Sequence[KeyDatum], records: Iterable[FoundRecord]) -> str:
+def render_saves(saves: Sequence[KeyDatum], records: Iterable[FoundRecord]) -> Lines:
     """Return one line a save of a key: its place, what it is, its statistics or its text.
 
     Args:
@@ -266,15 +249,15 @@ def render_saves(saves: Sequence[KeyDatum], records: Iterable[FoundRecord]) -> s
         for found in records
         if found.unreadable is not None
     }
-    rows: list[tuple[str, ...]] = [(*header("saves"), "")]
+    rows = []
     for save in saves:
         place = (save.step, save.rank, save.micro_step)
         *known, text = _save([record.leaf for record in save.records])
-        rows.append((*map(str, place), *known, printable(unreadable.get(place, text))))
-    kept = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
-    lines = in_columns([[row[i] for i in kept] for row in rows])
-    hint = say("listing.hint_saves")
-    return "\n".join(map(printable, [*lines, hint]))
+        rows.append((*map(str, place), *known, unreadable.get(place, text)))
+    names = (*header("saves"), "")
+    kept = [i for i in range(len(names)) if any(row[i] for row in rows)]
+    shown = [[row[i] for i in kept] for row in (names, *rows)]
+    return [Rows(shown[0], shown[1:]), say("listing.hint_saves")]
 
 
 def _save(leaves: Sequence[Leaf]) -> tuple[str, ...]:
@@ -305,85 +288,86 @@ def _kind(leaf: Leaf) -> str:
     if leaf.type == "str":
         return say("listing.text")
     if leaf.dtype is None:
-        return printable(shortened(leaf.type, _LONGEST_VALUE))
-    return f"{printable(shortened(leaf.dtype, _LONGEST_VALUE))} {list(leaf.shape or ())}"
+        return shortened(leaf.type, _LONGEST_VALUE)
+    return f"{shortened(leaf.dtype, _LONGEST_VALUE)} {list(leaf.shape or ())}"
 
 
 def _number(value: Any) -> str:
     """Return a number in at most six significant digits; an integer as it is."""
     if value is None:
         return ""
-    return f"{value:.6g}" if isinstance(value, float) else printable(shortened(value))
+    return f"{value:.6g}" if isinstance(value, float) else shortened(value)
 
 
-def render_records(records: Sequence[FoundRecord]) -> str:
+def render_records(records: Sequence[FoundRecord]) -> Lines:
     """Return each record's place, statistics and first values."""
-    lines = []
+    lines: list[Any] = []
     for found in records:
         leaf = found.record.leaf
         phase = found.phase or f"micro_step {found.micro_step}"
-        argument = f" ({printable(found.record.argument)})" if found.record.argument else ""
+        argument = f" ({found.record.argument})" if found.record.argument else ""
         where = say("listing.of_record", step=found.step, phase=phase, rank=found.rank)
-        lines.append(f"{printable(found.record.name)}{argument}  {where}")
+        under = []
         if leaf.is_tensor:
             known = leaf.nan_count is not None  # msprobe does not count
             counts = f"  NaN {leaf.nan_count}, Inf {leaf.inf_count}" if known else ""
-            lines.append(f"  {shortened(leaf.dtype)} {list(leaf.shape or ())}{counts}")
+            under.append(f"{shortened(leaf.dtype)} {list(leaf.shape or ())}{counts}")
             of = (("max", leaf.max), ("min", leaf.min), ("mean", leaf.mean), ("norm", leaf.norm))
-            lines.append("  " + "  ".join(f"{name} {shortened(value)}" for name, value in of))
+            under.append("  ".join(f"{name} {shortened(value)}" for name, value in of))
             if leaf.type == "str":
-                lines.append(f"  {say('listing.text_is', value=repr(leaf.value))}")
+                under.append(say("listing.text_is", value=repr(leaf.value)))
             if leaf.fingerprint is not None:
-                lines.append(f"  {shortened(leaf.fingerprint)}")
+                under.append(shortened(leaf.fingerprint))
         else:
-            lines.append(f"  {leaf.type} {leaf.value!r}")
+            under.append(f"{leaf.type} {leaf.value!r}")
         if found.values is not None:
-            lines.append(f"  {say('listing.first_values', values=str(found.values))}")
+            under.append(say("listing.first_values", values=str(found.values)))
         if found.unreadable is not None:
-            why = printable(found.unreadable)
-            lines.append(f"  {say('listing.unreadable', why=why)}")
-    return "\n".join(map(printable, lines))
+            under.append(say("listing.unreadable", why=found.unreadable))
+        lines += [f"{found.record.name}{argument}  {where}", under]
+    return lines
 
 
-def render_estimate(found: Estimate) -> str:
+def render_estimate(found: Estimate) -> Lines:
     """Return a line a phase and rank, then what all steps and ranks take and what is free."""
-    rows = [header("estimate")]
-    rows += [
-        (_name(p.phase), str(p.rank), str(p.tensors), str(p.distinct), size(p.size))
+    rows = [
+        (_account(p.phase), str(p.rank), str(p.tensors), str(p.distinct), size(p.size))
         for p in found.phases
     ]
-    lines = in_columns(rows)
-    lines.append(
-        say(
-            "listing.estimated",
-            step_size=size(found.step_size),
-            steps=found.steps,
-            ranks=found.ranks,
-            total=size(found.total),
-            free=size(found.free),
-            path=str(found.path),
-        )
+    estimated = say(
+        "listing.estimated",
+        step_size=size(found.step_size),
+        steps=found.steps,
+        ranks=found.ranks,
+        total=size(found.total),
+        free=size(found.free),
+        path=str(found.path),
     )
-    if not found.fits:
-        lines.append(say("listing.does_not_fit"))
-    lines += [say("listing.not_certain", remark=remark) for remark in found.remarks]
-    return "\n".join(map(printable, lines))
+    return [
+        Rows(header("estimate"), rows),
+        estimated,
+        *([] if found.fits else [say("listing.does_not_fit")]),
+        *(say("listing.not_certain", remark=remark) for remark in found.remarks),
+    ]
 
 
-def _name(phase: str) -> str:
-    return say("listing.key_data") if phase == KEY_DATA else printable(phase)
-
-
-def render_code(found: Sequence[FoundCode]) -> str:
+def render_code(found: Sequence[FoundCode]) -> Lines:
     """Return where an entry was called, with the lines around where they are at hand."""
-    lines: list[str] = []
+    lines: list[Any] = []
     for one in found:
-        lines += _place(one)
-        lines += [f"  {line}" for line in _attributes(one)]
-        lines += _source(one)
+        where = say(
+            "listing.code_of",
+            entry=one.entry,
+            cell=one.cell,
+            phases=", ".join(one.phases),
+            steps=spans(list(one.steps)),
+            ranks=spans(list(one.ranks)),
+        )
+        lines += [where, [_in_words(line, text=False) for line in one.callers[:1]]]
         callers = one.callers[1 : _CALLERS + 1]
-        lines += [f"  {say('listing.code_caller', line=_in_words(line))}" for line in callers]
-    return "\n".join(map(printable, lines))
+        called = [say("listing.code_caller", line=_in_words(line)) for line in callers]
+        lines.append([*_attributes(one), *_source(one), *called])
+    return lines
 
 
 def called_from(found: Sequence[FoundCode]) -> list[str]:
@@ -391,11 +375,11 @@ def called_from(found: Sequence[FoundCode]) -> list[str]:
     lines = []
     for one in found:
         if one.callers:
-            line = say("listing.code_called", line=_in_words(one.callers[0]), cell=one.cell)
-            lines.append(printable(line))
+            line = _in_words(one.callers[0])
+            lines.append(say("listing.code_called", line=line, cell=one.cell))
         elif one.cell is not None:
-            lines.append(printable(say("listing.code_inside", cell=one.cell)))
-        lines += map(printable, _attributes(one))
+            lines.append(say("listing.code_inside", cell=one.cell))
+        lines += _attributes(one)
     return list(dict.fromkeys(lines))
 
 
@@ -406,29 +390,15 @@ def _attributes(one: FoundCode) -> list[str]:
     return [say("listing.attributes", attributes=given)]
 
 
-def _place(one: FoundCode) -> list[str]:
-    where = say(
-        "listing.code_of",
-        entry=one.entry,
-        cell=one.cell,
-        phases=", ".join(one.phases),
-        steps=spans(list(one.steps)),
-        ranks=spans(list(one.ranks)),
-    )
-    return [where, *(f"  {_in_words(line, text=False)}" for line in one.callers[:1])]
-
-
-def _source(one: FoundCode) -> list[str]:
-    lines = []
+def _source(one: FoundCode) -> Iterator[str]:
     width = len(str(max(one.source, default=0)))
     for number, text in one.source.items():
         mark = ">" if number == one.callers[0].line else " "
-        lines.append(f"  {mark} {number:>{width}}  {text.expandtabs(4)}".rstrip())
+        yield Code(f"{mark} {number:>{width}}  {text.expandtabs(4)}".rstrip())
     if not one.source and one.callers and one.callers[0].text:
-        lines.append(f"  > {one.callers[0].line}  {one.callers[0].text}")
+        yield Code(f"> {one.callers[0].line}  {one.callers[0].text}")
     if one.why is not None:
-        lines.append(f"  {one.why}")
-    return lines
+        yield str(one.why)
 
 
 def _in_words(line: CodeLine, *, text: bool = True) -> str:
@@ -439,7 +409,7 @@ def _in_words(line: CodeLine, *, text: bool = True) -> str:
     return f"{shown}: {line.text}" if text and line.text else shown
 
 
-def render_generation(files: Iterable[RunFile], rank: int | None = None) -> list[str]:
+def render_generation(files: Iterable[RunFile], rank: int | None = None) -> Lines:
     """Return what each phase generated with, a line a setting that changed, and random states.
 
     Ranks that say the same stand together.
@@ -449,13 +419,13 @@ def render_generation(files: Iterable[RunFile], rank: int | None = None) -> list
         rank: of this one alone; None for all.
     """
     chosen = [file for file in files if rank is None or file.rank in (None, rank)]
-    lines = []
+    lines: list[Any] = []
     for (head, inner), ranks in _blocks(chosen).items():
         numbers = sorted({number for number in ranks if number is not None})
         some = numbers and len(numbers) < len(chosen)
         whose = say("listing.of_ranks", ranks=spans(numbers)) if some else ""
-        lines += [say("listing.block", head=head + whose) if inner else head + whose, *inner]
-    return [printable(line) for line in lines]
+        lines += [say("listing.block", head=head + whose) if inner else head + whose, [*inner]]
+    return lines
 
 
 def _blocks(chosen: list[RunFile]) -> dict[tuple[str, tuple[str, ...]], list[int | None]]:
@@ -481,20 +451,14 @@ def _settings(found: Generation) -> list[str]:
         for name, value in found.settings.items()
         if value is not None and name not in changed
     ]
-    lines = textwrap.wrap(
-        ", ".join(stayed),
-        _LINE,
-        initial_indent="  ",
-        subsequent_indent="  ",
-        break_on_hyphens=False,
-    )
+    lines = textwrap.wrap(", ".join(stayed), _LINE, break_on_hyphens=False)
     for name, changes in changed.items():
         first = _value(found.settings[name]) if name in found.settings else None
         then = [(step, _value(value)) for step, value in changes]
         left = max(0, len(then) - _CHANGES)
         then = [*then[: _CHANGES - 1], then[-1]] if left else then
-        lines.append(f"  {name}: {say('listing.changes', first=first, then=then, left=left)}")
-    return lines or [f"  {say('listing.no_settings')}"]
+        lines.append(f"{name}: {say('listing.changes', first=first, then=then, left=left)}")
+    return lines or [say("listing.no_settings")]
 
 
 def _states(file: RunFile) -> str:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mindrlhf_msprobe.report.console.terminal import progress_bar
+from mindrlhf_msprobe.report.terminal import progress_bar
 
 
 def make_terminal(monkeypatch):

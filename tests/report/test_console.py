@@ -27,10 +27,9 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     Weights,
 )
-from mindrlhf_msprobe.report.answer import before, merged
-from mindrlhf_msprobe.report.console.comparison import render
-from mindrlhf_msprobe.report.console.preflight import preflight_lines
+from mindrlhf_msprobe.report.comparison import before, render
 from mindrlhf_msprobe.report.messages import paragraph, text_of
+from mindrlhf_msprobe.report.preflight import merged, preflight_lines
 
 
 def said(*texts):
@@ -354,7 +353,7 @@ def test_settings_that_only_say_where_files_lie_come_last():
     """Each run has directories of its own: they must not hide the setting that matters."""
     paths = [Difference("configurations", f"actor.path{n}", f"/a/{n}", f"/b/{n}") for n in range(9)]
     mode = Difference("device", "mode", "PyNative", "graph")
-    lines = preflight_lines(Preflight(differences=(*paths, mode)))
-    assert lines[1] == "  device: mode: PyNative in A, graph in B"
+    _, lines = preflight_lines(Preflight(differences=(*paths, mode)))
+    assert lines[0] == "device: mode: PyNative in A, graph in B"
     text = paragraph(remark(Preflight(differences=(*paths, mode)), None), "en")
     assert "the first: device mode" in text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mindrlhf_msprobe.report.console.listing import render_left_out
+from mindrlhf_msprobe.report.listing import render_left_out
 
 
 @pytest.mark.parametrize("count", [0, 1, 20, 21, 1234])

@@ -5,34 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.language import language, speaking
+from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.printable import size
-from mindrlhf_msprobe.findings import (
-    Agreement,
-    Cause,
-    Comparison,
-    Divergence,
-    Preflight,
-    Spread,
-    Status,
-    Weights,
-)
-from mindrlhf_msprobe.report.answer import (
+from mindrlhf_msprobe.findings import Agreement, Cause, Comparison, Divergence, Spread, Status
+from mindrlhf_msprobe.report.comparison import (
     before,
     by_subject,
     facts_of,
     inside_words,
     occasion_in_words,
-    origin_in_words,
     settings_file,
-    values_of,
-    weights_of,
 )
 from mindrlhf_msprobe.report.messages import say, text_of, texts_of
+from mindrlhf_msprobe.report.preflight import preflight_sheet
 from mindrlhf_msprobe.report.sheets import (
     CLOSE,
     DIFFERS,
@@ -41,23 +29,26 @@ from mindrlhf_msprobe.report.sheets import (
     PLAIN,
     SUSPICIOUS,
     Cell,
+    Column,
     Row,
     Sheet,
-    Table,
     colour_of,
     colour_of_finding,
 )
-from mindrlhf_msprobe.report.tables.workbook import BITWISE
-from mindrlhf_msprobe.report.xlsx import AnswerFiles
+from mindrlhf_msprobe.report.workbook import BITWISE
 
-STEM = "summary"
 #: What the tables of a comparison are called: ("key", name) or ("phase", name) → a file's name.
 Links = Mapping[tuple[str, str], str]
 _WORST_FIRST = (MISSING, DIFFERS, SUSPICIOUS, CLOSE, PLAIN)
 _AGREE = (SUSPICIOUS, CLOSE, PLAIN)
 _MOST_STEPS = 256  # columns; of more steps, those in which something does not agree
 #: The Chinese meaning stands beside the term: the tables' readers read Chinese first.
-_LEGEND_COLUMNS = (("kind", 12), ("name", 48), ("含义", 60), ("meaning", 80))
+_LEGEND_COLUMNS = (
+    Column("kind", 12),
+    Column("name", 48),
+    Column("含义", 60),
+    Column("meaning", 80),
+)
 _LEGEND_IN_CHINESE = _LEGEND_COLUMNS[:3]  # who reads Chinese needs no other
 _LEGEND_COLOURS = (DIFFERS, MISSING, SUSPICIOUS, CLOSE, PLAIN)
 #: What the column says why, in words: its texts are in the reader's language, too.
@@ -92,34 +83,31 @@ _LEGEND_FILES = {"preflight": "table_preflight", "CSV": "table_csv"}
 _LEGEND_TERMS = (("column", _MAIN_COLUMNS), ("table", _LEGEND_FILES))
 
 
-def summary_of(comparison: Comparison, links: Links | None = None, lang: str = "en") -> Table:
-    """Return the table that stands first among a comparison's tables.
+def summary_of(comparison: Comparison, links: Links | None = None) -> tuple[Sheet, ...]:
+    """Return the sheets that stand first among a comparison's tables, in the language spoken.
 
     Args:
         links: what the other tables are called.
-        lang: `en` or `zh`, for names, headers and labels.
     """
-    with speaking(lang):
-        sheets = (
-            _verdict_sheet(comparison),
-            overview_sheet(comparison, links or {}),
-            preflight_sheet(comparison.preflight),
-            _coverage_sheet(comparison),
-            _tolerance_sheet(comparison),
-            legend_sheet(),
-        )
-    return Table(STEM, sheets)
+    return (
+        _verdict_sheet(comparison),
+        overview_sheet(comparison, links or {}),
+        preflight_sheet(comparison.preflight),
+        _coverage_sheet(comparison),
+        _tolerance_sheet(comparison),
+        legend_sheet(),
+    )
 
 
 _VERDICT_COLUMNS = (
-    ("section", 12),
-    ("item", 34),
-    ("value", 90),
-    ("different", 11),
-    ("compared", 11),
-    ("max abs error", 14),
-    ("max rel error", 14),
-    ("factor", 12),
+    Column("section", 12),
+    Column("item", 34),
+    Column("value", 90),
+    Column("different", 11),
+    Column("compared", 11),
+    Column("max abs error", 14),
+    Column("max rel error", 14),
+    Column("factor", 12),
 )
 
 
@@ -135,7 +123,7 @@ def _verdict_sheet(comparison: Comparison) -> Sheet:
         rows += [_row("earlier", comparison.earlier[1].value, line) for line in told["earlier"]]
     rows += [_row("chosen", None, line) for line in told["chosen"]]
     if first is not None:
-        rows += _divergence_rows(first, told["check_first"])
+        rows += [_row("verdict", item, value) for item, value in _of_divergence(first, told)]
     rows += [_row("ranks", None, line) for line in told["ranks"]]
     rows += _counts(comparison)
     rows += [row for place in verdict.spread for row in _spread_rows(place)]
@@ -146,41 +134,45 @@ def _row(*values: Any, colour: str = PLAIN) -> Row:
     return colour, values
 
 
-def _divergence_rows(first: Divergence, check_first: Sequence[str]) -> list[Row]:
-    rows = [
-        ("where", occasion_in_words(first)),
-        ("record", first.record),
-        *([("argument", first.argument)] if first.argument else []),
-        *([("origin", first.entry)] if first.entry else []),
-        *([("operator", origin_in_words(first))] if first.operator else []),
-        *([("source", first.source)] if first.source else []),
-        ("cause", first.cause.value),
-        ("explanation", first.explanation),
-        ("inside", inside_words(first.inside) or say("tables.nothing_holds")),
-        *([("max abs error", _rounded(first.max_abs_err))] if first.max_abs_err else []),
-        *([("max rel error", _rounded(first.max_rel_err))] if first.max_abs_err else []),
-        *(("check first", line) for line in check_first),
-        ("agreed before", before(first) or say("tables.nothing_before")),
-        *([("last that agreed", first.last_agreeing)] if first.last_agreeing else []),
-    ]
+def _of_divergence(
+    first: Divergence, told: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, Any]]:
+    """Yield each item that is said of a first divergence, and its value."""
+    yield "where", occasion_in_words(first)
+    yield "record", first.record
+    for item, known in (
+        ("argument", first.argument),
+        ("origin", first.entry),
+        ("operator", "".join(told["operator"])),
+        ("source", first.source),
+    ):
+        if known:
+            yield item, known
+    yield "cause", first.cause.value
+    yield "explanation", first.explanation
+    yield "inside", inside_words(first.inside) or say("tables.nothing_holds")
+    if first.max_abs_err:
+        yield "max abs error", _rounded(first.max_abs_err)
+        yield "max rel error", _rounded(first.max_rel_err)
+    for line in told["check_first"]:
+        yield "check first", line
+    yield "agreed before", before(first) or say("tables.nothing_before")
+    if first.last_agreeing:
+        yield "last that agreed", first.last_agreeing
     if first.next_step is not None:
-        place = settings_file(first.next_step)
-        rows.append(("next step", _yaml({place: first.next_step})))
+        import yaml  # slow to import
+
+        # It can be pasted into a YAML file.
+        section = {settings_file(first.next_step): first.next_step}
+        text = yaml.safe_dump(section, sort_keys=False, allow_unicode=True, width=10_000)
+        yield "next step", str(text).rstrip()
         if first.next_step_bytes is not None:
-            rows.append(("size of the next step, of one rank", size(first.next_step_bytes)))
-    return [_row("verdict", *row) for row in rows]
+            yield "size of the next step, of one rank", size(first.next_step_bytes)
 
 
 def _rounded(value: float | None) -> float | None:
     """Return a number as a summary shows it; verdict.json has every digit."""
     return None if value is None else float(f"{value:.4g}")
-
-
-def _yaml(section: dict[str, Any]) -> str:
-    """Return a section as it can be pasted into a YAML file."""
-    import yaml  # slow to import
-
-    return str(yaml.safe_dump(section, sort_keys=False, allow_unicode=True, width=10_000)).rstrip()
 
 
 def _counts(comparison: Comparison) -> Iterator[Row]:
@@ -193,12 +185,9 @@ def _counts(comparison: Comparison) -> Iterator[Row]:
     suspicious += sum(agreement.suspicious for agreement in comparison.agreements)
     if suspicious:
         yield _row("counts", "of those that agree, suspicious", suspicious)
-    for what, number in (
-        ("steps", verdict.steps),
-        ("ranks", verdict.ranks),
-        ("phases", len(verdict.phases)),
-    ):
-        yield _row("counts", what, number)
+    yield _row("counts", "steps", verdict.steps)
+    yield _row("counts", "ranks", verdict.ranks)
+    yield _row("counts", "phases", len(verdict.phases))
 
 
 def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
@@ -219,41 +208,12 @@ def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
         yield from _spread_rows(layer, place.place)
 
 
-_PREFLIGHT_COLUMNS = (("section", 18), ("name", 50), ("A", 40), ("B", 40), ("note", 60))
-
-
-PREFLIGHT_FILES = AnswerFiles(
-    *("preflight.xlsx", _PREFLIGHT_COLUMNS, "preflight.json"),
-    keys=("kind", "status", "differences"),
+_COVERAGE_COLUMNS = (
+    Column("kind", 14),
+    Column("what", 100),
+    Column("only in", 10),
+    Column("records", 12),
 )
-
-
-def preflight_sheet(preflight: Preflight) -> Sheet:
-    """Return the sheet of what differs before any tensor."""
-    rows = [row for weights in preflight.weights for row in _weights_rows(weights)]
-    rows += [
-        _row(say("preflight.section", name=found.section), text_of(found.label), *values_of(found))
-        for found in preflight.differences
-    ]
-    rows += [_row("unknown", None, None, None, reason) for reason in preflight.unknown]
-    if not rows:
-        rows = [_row(None, None, None, None, say("tables.nothing_differs"))]
-    return Sheet.ours("preflight", _PREFLIGHT_COLUMNS, rows)
-
-
-def _weights_rows(weights: Weights) -> Iterator[Row]:
-    section = "initial_weights"
-    yield _row(section, weights.role, None, None, weights_of(weights))
-    for names, what in (
-        (weights.different, say("tables.differs")),
-        (weights.only_in_a, say("tables.only_in_a")),
-        (weights.only_in_b, say("tables.only_in_b")),
-    ):
-        for name in names:
-            yield _row(section, f"{weights.role}: {name}", None, None, what)
-
-
-_COVERAGE_COLUMNS = (("kind", 14), ("what", 100), ("only in", 10), ("records", 12))
 
 
 def _coverage_sheet(comparison: Comparison) -> Sheet:
@@ -273,7 +233,11 @@ def _coverage_sheet(comparison: Comparison) -> Sheet:
     return Sheet.ours("coverage", _COVERAGE_COLUMNS, rows)
 
 
-_TOLERANCE_COLUMNS = (("rule", 80), ("records", 12), ("passed only by it", 20))
+_TOLERANCE_COLUMNS = (
+    Column("rule", 80),
+    Column("records", 12),
+    Column("passed only by it", 20),
+)
 
 
 def _tolerance_sheet(comparison: Comparison) -> Sheet:
@@ -283,23 +247,6 @@ def _tolerance_sheet(comparison: Comparison) -> Sheet:
         bitwise = comparison.verdict.compared - sum(rule.records for rule in comparison.rules)
     rows.append(_row(BITWISE, bitwise, None))
     return Sheet.ours("tolerance", _TOLERANCE_COLUMNS, rows)
-
-
-def write_preflight(
-    found: Preflight, sides: tuple[str, str], output: str | Path, lang: str | None = None
-) -> list[Path]:
-    """Write the workbook and the JSON into a directory and return their paths.
-
-    Args:
-        sides: what A and B are called.
-        lang: `en` or `zh`, of the workbook; None: the locale's.
-
-    Raises:
-        RunError: they cannot be written there.
-    """
-    with speaking(lang):
-        sheets = [preflight_sheet(found)]
-        return PREFLIGHT_FILES.write(output, sheets, found.as_result(*sides))
 
 
 def overview_sheet(comparison: Comparison, links: Links) -> Sheet:
@@ -326,7 +273,7 @@ def overview_sheet(comparison: Comparison, links: Links) -> Sheet:
     if len(shown) < len(steps):
         left = say("tables.further_steps", number=len(steps) - len(shown))
         rows.append((PLAIN, (left,)))
-    columns = (("phase or key", 44), *((f"step {step}", 11) for step in shown))
+    columns = (Column("phase or key", 44), *(Column(f"step {step}", 11) for step in shown))
     return replace(Sheet.ours("overview", columns, rows), frozen=1)
 
 
@@ -373,17 +320,14 @@ def legend_sheet() -> Sheet:
     for name in _SUSPICIONS:
         rows.append(_legend_row("suspicion", say(f"legend.term_{name}"), f"suspicion_{name}"))
     for kind, terms in _LEGEND_TERMS:
-        rows += [_legend_row(kind, _called(name), code) for name, code in terms.items()]
+        for name, code in terms.items():  # msprobe's headers stay as they are
+            called = say(f"tables.{name}") if name in _NAMED_IN_BOTH else name
+            rows.append(_legend_row(kind, called, code))
     rows += [_legend_row("cause", cause.value, f"cause_{cause.value}") for cause in Cause]
     if language() == "zh":
         short = [(colour, values[:3]) for colour, values in rows]
         return Sheet.ours("legend", _LEGEND_IN_CHINESE, short)
     return Sheet.ours("legend", _LEGEND_COLUMNS, rows)
-
-
-def _called(name: str) -> str:
-    """Return what a header or a sheet of ours is called; msprobe's headers stay as they are."""
-    return say(f"tables.{name}") if name in _NAMED_IN_BOTH else name
 
 
 def _legend_row(kind: str, name: str, code: str, colour: str = PLAIN) -> Row:

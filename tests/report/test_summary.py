@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import yaml
 from helpers.divergences import first_divergence
+from helpers.reports import finding as some_finding
 from helpers.reports import write_report
 from openpyxl import load_workbook
 
@@ -33,8 +34,8 @@ from mindrlhf_msprobe.findings import (
     Weights,
 )
 from mindrlhf_msprobe.report.sheets import FILLS
-from mindrlhf_msprobe.report.tables.summary import _MAIN_COLUMNS
-from mindrlhf_msprobe.report.tables.workbook import KEY_DATA_COLUMNS, TEXT_COLUMNS, cell_columns
+from mindrlhf_msprobe.report.summary import _MAIN_COLUMNS
+from mindrlhf_msprobe.report.workbook import KEY_DATA_COLUMNS, TEXT_COLUMNS, cell_columns
 
 NEXT_STEP = {"msprobe": True, "include": [r"^model\.layers\.1(\.|$)"]}
 
@@ -43,18 +44,9 @@ SHEETS = ("verdict", "overview", "preflight", "coverage", "tolerance", "legend")
 
 
 def finding(status=Status.DIFFERENT, **values):
-    defaults = {
-        "record": "x",
-        "step": 1,
-        "rank": 0,
-        "phase": "actor_update",
-        "io": "output",
-        "path": "0",
-        "a": Side(name="x", shape=(2,), max=0.1 + 0.2, min=-math.inf, norm=2**63),
-        "b": Side(name="x", shape=(2,), max=1.0, min=1.0),
-        "entry": "x",
-    }
-    return Finding(status=status, **{**defaults, **values})
+    a = Side(name="x", shape=(2,), max=0.1 + 0.2, min=-math.inf, norm=2**63)
+    b = Side(name="x", shape=(2,), max=1.0, min=1.0)
+    return some_finding(status, **{"step": 1, "a": a, "b": b, **values})
 
 
 def comparison(*findings: Finding) -> Comparison:
@@ -291,14 +283,9 @@ def test_nothing_before_the_first_divergence_is_said(tmp_path):
 def test_the_legend_names_columns_as_they_are():
     """What the legend explains stands in a table, or in the verdict's sheet."""
     elements, statistics = cell_columns([finding()]), cell_columns([])
-    known = {h for h, _ in (*elements, *statistics, *KEY_DATA_COLUMNS, *TEXT_COLUMNS)}
-    known |= {
-        "Cosine",
-        "EucDist",
-        "MaxAbsErr",
-        "One Thousandth Err Ratio",
-        "factor",
-    }  # with the elements at hand
+    known = {c.header for c in (*elements, *statistics, *KEY_DATA_COLUMNS, *TEXT_COLUMNS)}
+    # With the elements at hand.
+    known |= {"Cosine", "EucDist", "MaxAbsErr", "One Thousandth Err Ratio", "factor"}
     for names in _MAIN_COLUMNS:
         for name in names.split(", "):
             parts = [part for part in name.split("…") if part]
@@ -378,16 +365,6 @@ def test_no_text_in_csv_is_computed(tmp_path, text):
     )
     header, row = read_csv(tmp_path / "compare_result_actor_update.csv")
     assert row[header.index("NPU Name")] == "'" + text
-
-
-def test_csv_is_not_split(tmp_path, monkeypatch):
-    """A workbook is split where a sheet is full; the CSV file holds all rows."""
-    monkeypatch.setattr("mindrlhf_msprobe.report.tables.workbook.MAX_ROWS", 4)
-    names = write_report(comparison(*(finding(step=n) for n in range(10))), tmp_path, csv=True)
-    assert [name for name in names if "_part" in name] == [
-        f"compare_result_actor_update_part{n}.xlsx" for n in (1, 2, 3)
-    ]
-    assert len(read_csv(tmp_path / "compare_result_actor_update.csv")) == 11
 
 
 def test_the_overview_counts_by_phase_and_step_and_leads_to_the_tables(tmp_path):

@@ -1,0 +1,224 @@
+"""The second opinion on a run, and operators computed again → their answers and workbooks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.message import in_words
+from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.findings.accuracy import (
+    Accuracy,
+    AccuracyResult,
+    NotComputed,
+    RankedTensor,
+    ReplayedOperators,
+)
+from mindrlhf_msprobe.report.answer import Lines, capped
+from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.report.sheets import CLOSE, DIFFERS, PLAIN, SUSPICIOUS, Column, Sheet
+from mindrlhf_msprobe.report.staging import VERDICT_FILE
+from mindrlhf_msprobe.report.terminal import padded
+from mindrlhf_msprobe.report.xlsx import AnswerFiles, workbook_in, write_xlsx
+from mindrlhf_msprobe.storage.outputs import Output, written
+
+_MOST_ROWS = 12
+_MOST_REASONS = 6
+_MOST_NAMES = 3
+_LONGEST = 160
+_MORE = "accuracy.more"
+
+
+def lines_of(found: AccuracyResult) -> Lines:
+    """Return what is thought of a run."""
+    ordinary = any(one.opinion is Accuracy.ORDINARY for one in found.ranked)
+    head = say(f"accuracy.headline_{found.status.value}", path=found.path)
+    if found.status is Accuracy.UNDECIDED and ordinary:
+        head = _gaps("accuracy.headline_gaps", found)
+    origin = [
+        line
+        for one in found.origins[:1]
+        for line in (shortened(_named(one), _LONGEST), _worst(one))
+    ]
+    of_opinion = Counter(one.opinion for one in found.ranked)
+    counts = {one.value: of_opinion[one] for one in Accuracy}
+    lines: list[Any] = [head, origin]
+    lines.append(say("accuracy.counts", calls=found.calls, seconds=found.seconds, **counts))
+    if found.gaps and found.status is Accuracy.WRONG:
+        lines.append(_gaps("accuracy.unchecked", found))
+    ranked = capped(found.ranked, _MOST_ROWS, _MORE, show=_row)
+    missing = sorted(found.not_computed, key=lambda one: not one.needed)
+    lines += [say("accuracy.ranked"), ranked]
+    lines += capped(missing, _MOST_REASONS, _MORE, show=_not_computed)
+    if found.problems:
+        lines.append(say("checks.not_read", count=len(found.problems)))
+        lines.append([*map(in_words, found.problems[:_MOST_REASONS])])
+    return lines
+
+
+def _row(one: RankedTensor) -> str:
+    opinion = say(f"accuracy.is_{one.opinion.value}")
+    numbers = f"{one.worst.ratio:>10.3g} {one.worst.error:>10.2g}  {one.precision:<9}"
+    return f"{padded(opinion, 10)}{numbers}{shortened(_named(one), _LONGEST)}"
+
+
+def _not_computed(none: NotComputed) -> str:
+    cell = none.cell or say("accuracy.outside")
+    why = in_words(none.why)
+    return say("accuracy.not_computed", call=none.call, cell=cell, count=none.calls, why=why)
+
+
+def _gaps(code: str, found: AccuracyResult) -> str:
+    shown = ", ".join(capped(found.without_opinion, _MOST_NAMES, _MORE))
+    judged = found.calls - found.gaps
+    return say(code, path=found.path, judged=judged, count=found.gaps, names=shown)
+
+
+def _named(one: RankedTensor) -> str:
+    """Return the name of a tensor, with the cell around an operator."""
+    name = f"{one.call} {one.tensor}"
+    is_cell = one.call.startswith("Cell.")
+    return name if is_cell or not one.cell else say("accuracy.in_cell", name=name, cell=one.cell)
+
+
+def _worst(one: RankedTensor) -> str:
+    """Return how far a tensor is from the exact one, and where that was."""
+    worst = one.worst
+    place = {"record": worst.record, "step": one.step, "rank": one.rank}
+    place |= {"index": str([*worst.at]), "actual": worst.actual, "exact": worst.exact}
+    if worst.reason in ("shape", "not_finite", "not_equal"):
+        return say(f"accuracy.by_{worst.reason}", **place)
+    apart = {"error": worst.error, "explained": worst.explained, "precision": one.precision}
+    return say("accuracy.apart", **place, **apart)
+
+
+_RANKED = (
+    Column("opinion", 10, "opinion.value"),
+    Column("origin", 7),
+    Column("phase", 26),
+    Column("call", 60),
+    Column("cell", 40),
+    Column("tensor", 24),
+    Column("ratio", 12, "worst.ratio"),
+    Column("relative error", 14, "worst.error"),
+    Column("rounding explains", 16, "worst.explained"),
+    Column("precision", 10),
+    Column("calls", 8, lambda one: sum(one.counts.values())),
+    Column("wrong", 8, lambda one: one.counts.get("wrong", 0)),
+    Column("undecided", 10, lambda one: one.counts.get("undecided", 0)),
+    Column("step", 7),
+    Column("rank", 7),
+    Column("record", 60, "worst.record"),
+    Column("index", 14, lambda one: ", ".join(map(str, one.worst.at))),
+    Column("actual", 16, "worst.actual"),
+    Column("exact", 16, "worst.exact"),
+    Column("reason", 30, lambda one: _reason(one.worst.reason)),
+)
+_NOT = (
+    Column("call", 60),
+    Column("cell", 40),
+    Column("calls", 8),
+    Column("entry", 60),
+    Column("why", 90, lambda one: in_words(one.why)),
+)
+_COLOURS = {Accuracy.WRONG: DIFFERS, Accuracy.UNDECIDED: CLOSE, Accuracy.ORDINARY: PLAIN}
+
+
+def _reason(code: str) -> str:
+    return say(f"accuracy.reason_{code}") if code else ""
+
+
+def sheets_of(found: AccuracyResult) -> list[Sheet]:
+    """Return the sheets of accuracy_check.xlsx, in the language spoken."""
+    return [
+        Sheet.of_items("ranked", _RANKED, found.ranked, lambda one: _COLOURS[one.opinion]),
+        Sheet.of_items("not computed", _NOT, found.not_computed, lambda one: SUSPICIOUS),
+    ]
+
+
+FILES = AnswerFiles(
+    *("accuracy_check.xlsx", _RANKED, VERDICT_FILE),
+    keys=("run", "ranked", "not_computed", "gaps"),
+)
+
+
+_MOST_SHOWN = 20
+_LONGEST_NOTE = 110
+
+
+def replayed_lines(table: ReplayedOperators) -> Lines:
+    """Return the most suspicious operators, a line each, and how many there are of each verdict."""
+    verdicts = table.verdicts
+    lines: list[Any] = [say("replay.table_title", calls=len(verdicts), path=table.run)]
+    lines.append([*_operators(table)])
+    counts = {name: verdicts.count(name) for name in ("wrong", "ordinary", "undecided")}
+    lines.append(say("replay.table_summary", **counts))
+    if unjudged := verdicts.count("unjudged"):
+        lines.append(say("replay.table_unjudged", count=unjudged))
+    if drawn := sum(one.drawn for one in table.operators):
+        lines.append(say("replay.table_drawn", drawn=drawn))
+    return [*lines, say("replay.table_file", file=str(table.file))]
+
+
+def _operators(table: ReplayedOperators) -> Iterator[Any]:
+    for one in table.operators[:_MOST_SHOWN]:
+        place = {"entry": one.entry, "phase": one.phase, "step": one.step, "rank": one.rank}
+        yield say("replay.row", verdict=say(f"replay.{one.verdict}"), **place)
+        under = [shortened(note, _LONGEST_NOTE) for note in one.notes[:2]]
+        if one.share is not None:
+            apart = {"value": one.value, "share": one.share, "ulp": one.ulp}
+            drawn = say("replay.drawn_row") if one.drawn else ""
+            under.insert(0, say("replay.apart", relative=one.relative, drawn=drawn, **apart))
+        yield under
+    if (left := len(table.operators) - _MOST_SHOWN) > 0:
+        yield say("replay.more", count=left)
+
+
+FILE = "replay.xlsx"
+
+_COLUMNS = (
+    Column("entry", 50),
+    Column("phase", 26),
+    Column("step", 7),
+    Column("rank", 8),
+    Column("verdict", 12),
+    Column("of what rounding explains", 14, "share"),
+    Column("value", 24),
+    Column("dtype", 10),
+    Column("ulp", 12),
+    Column("max abs", 12, "max_abs"),
+    Column("relative", 12),
+    Column("inputs", 16, lambda one: say("replay.drawn" if one.drawn else "replay.recorded")),
+    Column("notes", 80, lambda one: "\n".join(one.notes)),
+)
+_REPLAYED_COLOURS = {"wrong": DIFFERS, "undecided": SUSPICIOUS}
+
+
+def write_replayed(table: ReplayedOperators, output: Path) -> Path:
+    """Write the workbook and return its path.
+
+    Args:
+        output: the file where it ends in .xlsx; else the directory, in which it is replay.xlsx.
+
+    Raises:
+        RunError: it cannot be written there.
+    """
+    file = replayed_of(output)
+    sheet = Sheet.of_items(
+        *("operators", _COLUMNS, table.operators),
+        lambda one: _REPLAYED_COLOURS.get(one.verdict, PLAIN),
+    )
+    with written(file, runs=[table.run]) as (part,):
+        write_xlsx(part, [sheet])
+    return file.path
+
+
+def replayed_of(output: Path) -> Output:
+    """Return the workbook: the file where its name ends in .xlsx, else one in the directory.
+
+    Raises:
+        OutputError: it is no directory.
+    """
+    return workbook_in(output, FILE, _COLUMNS)

@@ -1,0 +1,204 @@
+"""A comparison of checkpoints → its answer, checkpoint.xlsx, ckpt_similarity.json, verdict.json."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.language import in_its_language
+from mindrlhf_msprobe.common.printable import printable_json, shortened
+from mindrlhf_msprobe.findings import Finding, Status
+from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
+from mindrlhf_msprobe.report.answer import Lines, capped
+from mindrlhf_msprobe.report.messages import say, text_of
+from mindrlhf_msprobe.report.sheets import (
+    OUTCOMES,
+    PLAIN,
+    Column,
+    Row,
+    Sheet,
+    Table,
+    colour_of_finding,
+)
+from mindrlhf_msprobe.report.staging import SIMILARITY_FILE, VERDICT_FILE, fingerprint, staged
+from mindrlhf_msprobe.report.workbook import BITWISE, shape_of, write_tables
+from mindrlhf_msprobe.storage.arrays.atomic import dump_lines, write_atomic
+
+_MOST_SHOWN = 8
+_LONGEST = 120
+_ALONE = (Status.ONLY_IN_A, Status.ONLY_IN_B)
+
+
+def lines_of(found: CheckpointComparison, seconds: float) -> Lines:
+    """Return the answer.
+
+    Args:
+        seconds: how long it took.
+    """
+    differing = [*found.differing]
+    of_status = {"compared": len(found.findings), "different": len(differing)}
+    lines: list[Any] = [
+        say(f"checkpoint.headline_{found.status.value}", **of_status),
+        say("checkpoint.side_a", path=found.a, kind=found.kinds[0]),
+        say("checkpoint.side_b", path=found.b, kind=found.kinds[1]),
+        *_group("differing", [f for f in differing if f.status not in _ALONE]),
+    ]
+    for status in _ALONE:
+        lines += _group(status.value, [f for f in differing if f.status is status])
+    lines += _group("suspicious", [finding for finding in found.findings if finding.suspicions])
+    if found.optimizer:
+        agreeing = sum(1 for finding in found.optimizer if finding.status.agrees)
+        lines.append(say("checkpoint.optimizer", count=len(found.optimizer), agreeing=agreeing))
+    lines += [say("checkpoint.coverage", what=text_of(said)) for said in found.coverage]
+    lines += [say("checkpoint.remark", what=text_of(said)) for said in found.remarks]
+    lines += [
+        say("checkpoint.rule", rule=rule.rule, records=rule.records, passed=rule.passed)
+        for rule in found.rules
+    ]
+    if found.output_path is not None:
+        tables = ", ".join(found.tables)
+        lines.append(say("checkpoint.tables", output=found.output_path, tables=tables))
+    counts = ", ".join(f"{n} {status}" for status, n in found.counts.items())
+    summary = {"elements": found.elements, "seconds": seconds, "counts": counts}
+    return [*lines, say("checkpoint.summary", **summary)]
+
+
+def _group(name: str, findings: Sequence[Finding]) -> Iterator[Any]:
+    """Yield a heading; under it the findings furthest apart, or the first ones."""
+    if not findings:
+        return
+    yield say(f"checkpoint.{name}", count=len(findings))
+    nearest = sorted(findings, key=_nearness)
+    yield capped(nearest, _MOST_SHOWN, "checkpoint.more", show=_finding)
+
+
+def _nearness(finding: Finding) -> float:
+    """Return a number that is the smaller the further apart both sides are."""
+    distance = finding.distance if finding.metrics is not None else None
+    return -math.inf if distance is None or math.isnan(distance) else -distance
+
+
+def _finding(finding: Finding) -> str:
+    name = shortened(finding.record, _LONGEST)
+    if finding.b.name not in (None, finding.record) and finding.a.name is not None:
+        name = f"{name} = {shortened(finding.b.name, _LONGEST)}"
+    if finding.rank:
+        name = say("checkpoint.of_rank", name=name, rank=finding.rank)
+    parts = [name]
+    if not finding.suspicions and finding.status not in (*_ALONE, Status.DIFFERENT):
+        parts.append(finding.status.value)
+    metrics = finding.metrics
+    if metrics is not None and not finding.status.agrees:
+        cosine = say("checkpoint.no_cosine") if metrics.cosine is None else f"{metrics.cosine:.6g}"
+        parts.append(
+            say(
+                "checkpoint.apart",
+                cosine=cosine,
+                l2=metrics.euclidean or 0.0,
+                relative=finding.distance or 0.0,
+                largest=float(metrics.max_abs_err or 0),
+                percent=100 - metrics.equal_percent,
+                elements=math.prod(finding.a.shape or ()),
+            )
+        )
+    said = finding.suspicion or finding.note
+    return " · ".join([*parts, *([said] if said else [])])
+
+
+def _measured(name: str) -> Callable[[Finding], Any]:
+    """Show what is known where elements were compared."""
+    show = attrgetter(name)
+    return lambda finding: None if finding.metrics is None else show(finding)
+
+
+def _different(finding: Finding) -> float | None:
+    return None if finding.metrics is None else 100 - finding.metrics.equal_percent
+
+
+_VERDICT = (Column("section", 14), Column("item", 44), Column("value", 100))
+_PARAMETERS = (
+    Column("record", 60),
+    Column("rank", 7),
+    Column("status", 18, "status.value"),
+    Column("suspicion", 30),
+    Column("name in B", 40, lambda f: None if f.b.name == f.record else f.b.name),
+    Column("dtype A", 11, "a.dtype"),
+    Column("dtype B", 11, "b.dtype"),
+    Column("shape A", 20, shape_of("a")),
+    Column("shape B", 20, shape_of("b")),
+    Column("elements", 14, lambda f: None if f.a.shape is None else math.prod(f.a.shape)),
+    Column("cosine", 14, _measured("metrics.cosine")),
+    Column("l2", 14, _measured("metrics.euclidean")),
+    Column("l2_relative", 14, _measured("distance")),
+    Column("max abs error", 14, _measured("metrics.max_abs_err")),
+    Column("max rel error", 14, _measured("metrics.max_rel_err")),
+    Column("different_percent", 18, _different),
+    Column("first_mismatch", 15, _measured("metrics.first_mismatch")),
+    Column("norm A", 14, _measured("a.norm")),
+    Column("norm B", 14, _measured("b.norm")),
+    Column("NaN A", 9, _measured("metrics.nan_a")),
+    Column("NaN B", 9, _measured("metrics.nan_b")),
+    Column("Inf A", 9, _measured("metrics.inf_a")),
+    Column("Inf B", 9, _measured("metrics.inf_b")),
+    Column("tolerance", 40, lambda f: f.tolerance or BITWISE),
+    Column("note", 80),
+)
+_FROZEN = 3
+
+
+@in_its_language
+def write_checkpoints(
+    comparison: CheckpointComparison, output: Path, csv: bool = False, lang: str | None = None
+) -> CheckpointComparison:
+    """Write the tables and both JSON files into `output`; return the comparison that names them.
+
+    They take the place of an earlier comparison's all together.
+
+    Args:
+        csv: write each sheet as a CSV file as well.
+        lang: `en` or `zh`, of sentences and headers; None: the locale's.
+
+    Raises:
+        OutputError: the directory cannot be written, or holds a file of one of these names that no
+            comparison wrote.
+    """
+    sheets = [_verdict(comparison), _parameters("parameters", comparison.weights)]
+    for name, findings in (("optimizer", comparison.optimizer), ("texts", comparison.texts)):
+        sheets += [_parameters(name, findings)] if findings else []
+    with staged(output) as directory:
+        names = write_tables([Table("checkpoint", tuple(sheets))], directory, csv=csv)
+        text = json.dumps(comparison.similarity(), ensure_ascii=False, indent=4)
+        (directory / SIMILARITY_FILE).write_text(printable_json(text), encoding="utf-8")
+        files = (*names, SIMILARITY_FILE)
+        written = replace(
+            comparison,
+            output_path=str(output),
+            tables=files,
+            fingerprints=tuple((name, fingerprint(directory / name)) for name in files),
+        )
+        write_atomic(directory / VERDICT_FILE, [dump_lines(written.to_json())])
+    return written
+
+
+def _verdict(found: CheckpointComparison) -> Sheet:
+    rows: list[Row] = [(OUTCOMES[found.status], ("verdict", "status", found.status.value))]
+    told: list[tuple[str, str | None, Any]] = [
+        ("verdict", "A (baseline)", f"{found.a} ({found.kinds[0]})"),
+        ("verdict", "B (under test)", f"{found.b} ({found.kinds[1]})"),
+        *(("counts", name, n) for name, n in found.counts.items()),
+        ("counts", "of those that agree, suspicious", found.suspicious),
+        ("counts", "elements", found.elements),
+        *(("not compared", None, text_of(said)) for said in found.coverage),
+        *(("note", None, text_of(said)) for said in found.remarks),
+        *(("tolerance", rule.rule, rule.records) for rule in found.rules),
+    ]
+    return Sheet.ours("verdict", _VERDICT, rows + [(PLAIN, row) for row in told])
+
+
+def _parameters(name: str, findings: Iterable[Finding]) -> Sheet:
+    return replace(Sheet.of_items(name, _PARAMETERS, findings, colour_of_finding), frozen=_FROZEN)

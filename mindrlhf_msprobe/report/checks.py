@@ -1,0 +1,415 @@
+"""The checks of runs → their answer and checks.xlsx; disturbed computations → free_benchmark.*."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mindrlhf_msprobe.common.language import speaking
+from mindrlhf_msprobe.common.message import in_words
+from mindrlhf_msprobe.common.printable import few_numbers, shortened, spans
+from mindrlhf_msprobe.findings.health import (
+    CheckFinding,
+    CheckResult,
+    CheckResults,
+    Evidence,
+    Health,
+    NotChecked,
+    Severity,
+)
+from mindrlhf_msprobe.report.answer import Code, Lines, capped
+from mindrlhf_msprobe.report.comparison import settings_in_one_line, stopped_at
+from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.report.sheets import (
+    CLOSE,
+    DIFFERS,
+    PLAIN,
+    SUSPICIOUS,
+    Column,
+    Row,
+    Sheet,
+    write_csv,
+)
+from mindrlhf_msprobe.report.xlsx import workbook_in, workbook_of, write_xlsx
+from mindrlhf_msprobe.storage.arrays.atomic import dump_json
+from mindrlhf_msprobe.storage.layout import benchmark_name
+from mindrlhf_msprobe.storage.outputs import (
+    Output,
+    csv_of,
+    json_of,
+    refuse,
+    written,
+)
+from mindrlhf_msprobe.storage.place import Place
+from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import cell_name
+from mindrlhf_msprobe.storage.step_lines import benchmark_lines
+
+_MOST_FINDINGS = 20  # of one run, and of what follows from one finding
+_MOST_EVIDENCE = 4
+_MOST_FRAMES = 4
+_MOST_CAUSES = 4
+_MOST_STOPS = 4
+_MOST_LINES = 12  # of what was not checked, and of problems
+_LONGEST = 200  # characters of one value
+
+
+def lines_of(
+    results: CheckResults, seconds: float | None = None, *, not_checked: bool = False
+) -> Lines:
+    """Return what checks say.
+
+    Args:
+        seconds: how long they took.
+        not_checked: whether all that was not checked is listed, not only counted by reason.
+    """
+    lines: list[Any] = []
+    for run in results.runs:
+        of_run = _run(run, not_checked=not_checked)
+        lines += ["", *of_run] if lines else of_run
+    if seconds is not None:
+        lines.append(say("checks.took", runs=len(results.runs), seconds=seconds))
+    return lines
+
+
+def place_in_words(place: Place) -> str:
+    """Return where something is: step, rank, phase, micro-step."""
+    said = [say("checks.at_step", step=place.step)]
+    if place.rank is not None:
+        said.append(say("checks.at_rank", rank=place.rank))
+    if place.phase is not None:
+        said.append(place.phase)
+    if place.micro_step:
+        said.append(say("checks.at_micro_step", micro_step=place.micro_step))
+    return say("checks.comma").join(said)
+
+
+def again(finding: CheckFinding) -> str:
+    """Return how often the same was found, and on which ranks; "" if once."""
+    if finding.times < 2:
+        return ""
+    ranks = few_numbers(finding.ranks) if len(finding.ranks) > 1 else ""
+    return say("checks.again", times=finding.times, last=finding.last_step, ranks=ranks)
+
+
+def run_headline(run: CheckResult) -> str:
+    """Return whether a run is healthy, in one line."""
+    if run.status is Health.NOT_CHECKED and run.failed:
+        return say("checks.run_failed", path=run.path, rules=", ".join(run.failed))
+    return say(f"checks.run_{run.status.value}", path=run.path, **run.counts)
+
+
+def not_checked_in_one_line(not_checked: Iterable[NotChecked]) -> str:
+    """Return how much was not checked, by reason; "" if all was."""
+    whys = {in_words(one.why): one.why for one in not_checked}.values()
+    kinds = [why.params.get("kind") if why.code == "checks.lacks" else None for why in whys]
+    own = ("key", "phase", "ranks", "steps", "healthy")
+    counts = Counter(
+        "other" if kind is None else str(kind) if kind in own else "recorded" for kind in kinds
+    )
+    reasons = [say(f"checks.lacking_{reason}", count=n) for reason, n in counts.most_common()]
+    shown = say("checks.comma").join(reasons)
+    return say("checks.not_checked", count=len(whys), reasons=shown) if reasons else ""
+
+
+def _run(run: CheckResult, *, not_checked: bool) -> Lines:
+    stopped = [
+        say("checks.stopped", stopped=stopped_at(stop, stop.ranks))
+        for stop in run.stopped[:_MOST_STOPS]
+    ]
+    lines: list[Any] = [run_headline(run), stopped, *_findings(run.findings)]
+    if (left := len(run.findings) - _MOST_FINDINGS) > 0:
+        lines.append([say("checks.more", count=left)])
+    if run.problems:
+        lines.append(say("checks.not_read", count=len(run.problems)))
+        lines.append(capped(map(in_words, run.problems), _MOST_LINES, "checks.more"))
+    if line := not_checked_in_one_line(run.not_checked):
+        lines.append(line if not_checked else say("checks.lists_them", line=line))
+    whys: dict[str, list[str]] = {}
+    for one in run.not_checked:
+        if not_checked or one.failed:
+            whys.setdefault(in_words(one.why), []).append(one.rule)
+    for why, rules in whys.items():
+        named = ", ".join(filter(None, rules))  # without a name it is of all rules
+        both = named and why
+        lines.append([say("unread.at", path=named, why=why) if both else named or why])
+    counts = {"entries": run.entries, "saves": run.saves, "ranks": run.ranks}
+    scope = say("checks.scope", rules=len(run.checked), steps=run.steps, **counts)
+    return [*lines, scope]
+
+
+def _findings(findings: Sequence[CheckFinding]) -> Iterator[Any]:
+    """Yield the lines of the first findings, and those of each under it."""
+    for finding in findings[:_MOST_FINDINGS]:
+        severity = say(f"checks.severity_{finding.severity.value}")
+        yield f"{severity}  {place_in_words(finding.place)}  [{finding.rule}]"
+        yield _finding(finding)
+
+
+def _finding(finding: CheckFinding) -> Lines:
+    name = finding.place.record or finding.place.entry or finding.place.key
+    lines: list[Any] = [shortened(name, _LONGEST)] if name else []
+    lines += filter(None, (in_words(finding.said), again(finding)))
+    shown = (
+        f"· {'' if one.note is None else in_words(one.note) + ': '}"
+        f"{shortened(_named(one, finding), _LONGEST)}  {_values(one)}"
+        for one in finding.evidence
+    )
+    lines += capped(shown, _MOST_EVIDENCE, "checks.more")
+    if finding.causes:
+        causes = map(in_words, finding.causes[:_MOST_CAUSES])
+        numbered = (f"{n}) {cause}" for n, cause in enumerate(causes, start=1))
+        lines.append(say("checks.causes", causes=" ".join(numbered)))
+    for number, frame in enumerate(finding.stack[:_MOST_FRAMES]):
+        lines.append(Code((say("checks.stack") if not number else "") + " " + frame.strip()))
+    if finding.next_step is not None:
+        settings = settings_in_one_line(finding.next_step)
+        lines.append(Code(say("checks.look_closer", settings=settings)))
+    if followers := finding.followed_by:
+        left = len(followers) - _MOST_FINDINGS
+        more = [say("checks.more", count=left)] if left > 0 else []
+        lines.append(say("checks.followed_by", count=len(followers)))
+        lines.append([*_findings(followers), *more])
+    return lines
+
+
+def _named(one: Evidence, finding: CheckFinding) -> str:
+    """Return where a piece of evidence is, as far as it is not where its finding is."""
+    own, other = finding.place, one.place
+    where = []
+    if other.step != own.step:
+        where.append(say("checks.at_step", step=other.step))
+    if other.rank is not None and other.rank != own.rank:
+        where.append(say("checks.at_rank", rank=other.rank))
+    if other.phase is not None and other.phase != own.phase:
+        where.append(other.phase)
+    return say("checks.comma").join([*where, other.name])
+
+
+def _values(evidence: Evidence) -> str:
+    """Return what a record shows: `max 3.1, nan_count 2`."""
+    return ", ".join(f"{name} {_value(value)}" for name, value in evidence.values.items())
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (list, tuple)):
+        if value and all(type(item) is int for item in value):
+            ascends = sorted(set(value)) == list(value) and len(value) > 4
+            return spans(value) if ascends else str(list(value))
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name} {_value(item)}" for name, item in value.items()) + "}"
+    return shortened(str(value), _LONGEST)
+
+
+class _Found(NamedTuple):
+    """A finding of a run; `level` counts the findings from which it follows."""
+
+    run: str
+    level: int
+    finding: CheckFinding
+
+    @property
+    def ranks(self) -> str:
+        """On which it was found."""
+        rank = self.finding.place.rank
+        return ", ".join(map(str, self.finding.ranks or (() if rank is None else (rank,))))
+
+    @property
+    def evidence(self) -> str:
+        """What shows it, a line each."""
+        return "\n".join(
+            f"{'' if one.note is None else in_words(one.note) + ': '}{one.place.name}: "
+            f"{_values(one)}"
+            for one in self.finding.evidence
+        )
+
+    @property
+    def causes(self) -> str:
+        """What it usually comes from, a line each."""
+        causes = map(in_words, self.finding.causes)
+        return "\n".join(f"{n}) {cause}" for n, cause in enumerate(causes, start=1))
+
+    @property
+    def look_closer(self) -> str | None:
+        """What records the place more closely."""
+        settings = self.finding.next_step
+        return None if settings is None else settings_in_one_line(settings)
+
+
+FILE = "checks.xlsx"
+
+_COLUMNS = (
+    Column("run", 24),
+    Column("level", 6),
+    Column("severity", 9, "finding.severity.value"),
+    Column("step", 7, "finding.place.step"),
+    Column("last_step", 9, "finding.last_step"),
+    Column("times", 7, "finding.times"),
+    Column("rank", 8, "ranks"),
+    Column("phase", 26, "finding.place.phase"),
+    Column("record", 60, "finding.place.name"),
+    Column("finding", 70, lambda one: in_words(one.finding.said)),
+    Column("evidence", 70),
+    Column("causes", 70),
+    Column("look closer", 60, "look_closer"),
+    Column("stack", 60, lambda one: "\n".join(one.finding.stack[:20])),
+    Column("rule", 24, "finding.rule"),
+)
+_REST = (Column("run", 24), Column("what", 14), Column("rule", 30), Column("why", 100))
+_COLOURS = {Severity.ERROR: DIFFERS, Severity.WARNING: SUSPICIOUS, Severity.NOTE: CLOSE}
+
+
+def refuse_tables(output: str | Path, runs: Sequence[Run], healthy: Sequence[Run]) -> None:
+    """Refuse, before the runs are checked, what their tables could not be written to.
+
+    Raises:
+        RunError: it lies inside a run, or is not what this tool wrote.
+    """
+    found = any((run.path / benchmark_name(rank)).exists() for run in runs for rank in run.ranks)
+    tables = _tables(output)
+    read = [run.path for run in (*runs, *healthy)]
+    refuse(*(tables if found else tables[:1]), runs=read)
+
+
+def _tables(output: str | Path) -> list[Output]:
+    """Return the workbook, and the tables of disturbed computations beside it."""
+    workbook = workbook_in(output, FILE, _COLUMNS)
+    names = [column.header for column in _BENCHMARK_COLUMNS]
+    kinds = (csv_of(names), workbook_of(_BENCHMARK_COLUMNS), json_of(*names, many=True))
+    files = (workbook.path.with_name(f"{STEM}{suffix}") for suffix in (".csv", ".xlsx", ".json"))
+    return [workbook, *map(Output, files, kinds)]
+
+
+def write_checks(
+    results: CheckResults,
+    output: str | Path,
+    lang: str | None = None,
+    runs: Sequence[Run] = (),
+) -> list[Path]:
+    """Write all tables together and return their paths.
+
+    Args:
+        output: the file where it ends in .xlsx; else the directory, in which it is checks.xlsx.
+        lang: `en` or `zh`; None: the locale's.
+        runs: whose disturbed computations have tables of their own, if any has such.
+
+    Raises:
+        RunError: they cannot be written there.
+    """
+    with speaking(lang):
+        sheets = check_sheets(results)
+    ranked = ranking(runs)
+    tables = _tables(output) if ranked else _tables(output)[:1]
+    with written(*tables, runs=[run.path for run in results.runs]) as (workbook, *of_benchmark):
+        write_xlsx(workbook, sheets)
+        if ranked:
+            table, other_workbook, data = of_benchmark
+            sheet = _benchmark(ranked)
+            write_csv(table, sheet)
+            write_xlsx(other_workbook, [sheet])
+            data.write_bytes(dump_json(ranked, indent=1) + b"\n")
+    return [table.path for table in tables]
+
+
+def check_sheets(results: CheckResults) -> list[Sheet]:
+    """Return the sheet of findings, and the one of what was not checked, in the language spoken."""
+
+    def found(run: str, level: int, findings: Iterable[CheckFinding]) -> Iterator[_Found]:
+        for finding in findings:
+            yield _Found(run, level, finding)
+            yield from found(run, level + 1, finding.followed_by)
+
+    rows = [row for run in results.runs for row in found(run.path, 0, run.findings)]
+    rest: list[Row] = []
+    for run in results.runs:
+        rest += [
+            (PLAIN, (run.path, "not checked", one.rule, in_words(one.why)))
+            for one in run.not_checked
+        ]
+        rest += [(PLAIN, (run.path, "not read", "", in_words(one))) for one in run.problems]
+        rest += [(PLAIN, (run.path, "checked", name, "")) for name in run.checked]
+    return [
+        Sheet.of_items("checks", _COLUMNS, rows, lambda one: _COLOURS[one.finding.severity]),
+        Sheet.ours("not checked", _REST, rest),
+    ]
+
+
+STEM = "free_benchmark"
+
+#: Those of msprobe's free_benchmark.csv, in its order, and then our own: what each shows of a line
+#: of the run, "" of what is counted over all lines of one cell or operator.
+_BENCHMARK_COLUMNS = (
+    Column("rank", 6, "rank"),
+    Column("pert_mode", 18, "pert_mode"),
+    Column("stage", 9, "stage"),
+    Column("step", 6, "step"),
+    Column("api_name", 60, "entry"),
+    Column("max_rel", 12, "change"),
+    Column("dtype", 10, "dtype"),
+    Column("shape", 16, "shape"),
+    Column("output_index", 12, "output_index"),
+    Column("output", 24, "path"),
+    Column("consistent", 10, "consistent"),
+    Column("ratio", 12, "ratio"),
+    Column("disturbed_by", 12, "disturbed_by"),
+    Column("threshold", 10, "threshold"),
+    Column("differing", 10, "differing"),
+    Column("calls", 8),
+    Column("inconsistent", 12),
+    Column("phase", 26, "phase"),
+    Column("first_step", 10),
+    Column("run", 30),
+)
+
+
+def _benchmark(ranked: Sequence[dict[str, Any]]) -> Sheet:
+    """Return a row of each call: of those of one cell or operator, of the one that changed most."""
+    rows = []
+    for row in ranked:
+        values = [row[column.header] for column in _BENCHMARK_COLUMNS]
+        shown = [str(tuple(value)) if isinstance(value, list) else value for value in values]
+        rows.append((PLAIN if row["consistent"] else SUSPICIOUS, shown))
+    return Sheet.from_rows(STEM, _BENCHMARK_COLUMNS, rows)
+
+
+def ranking(runs: Iterable[Run]) -> list[dict[str, Any]]:
+    """Return a row for each output of each cell or operator, the largest change first.
+
+    What changed too much stands before what did not; then the change over its threshold decides.
+    """
+    worst: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for run in runs:
+        for rank in sorted({rank for _, rank in run.places}):
+            for found in benchmark_lines(run.path, rank).read():
+                if "why" not in found:
+                    _take(worst, str(run.path), rank, found)
+    return sorted(worst.values(), key=_order)
+
+
+def _take(worst: dict[tuple[Any, ...], dict[str, Any]], run: str, rank: int, found: Any) -> None:
+    where = (run, rank, found["phase"], found["stage"], found["pert_mode"])
+    key = (*where, cell_name(found["entry"]), str(found.get("path")))
+    row = {column.header: found.get(column.cell) for column in _BENCHMARK_COLUMNS if column.cell}
+    row |= {"run": run, "rank": rank, "calls": 1, "inconsistent": int(not found["consistent"])}
+    row["first_step"] = found["step"]
+    known = worst.get(key)
+    if known is not None:
+        for name in ("calls", "inconsistent"):
+            row[name] += known[name]
+        row["first_step"] = known["first_step"]
+        if _order(known) <= _order(row):
+            counts = {name: row[name] for name in ("calls", "inconsistent")}
+            row = {**known, **counts}
+    worst[key] = row
+
+
+def _order(row: dict[str, Any]) -> tuple[bool, float]:
+    change, threshold = row["max_rel"], row["threshold"]
+    size = math.inf if change is None else change / threshold if threshold else change
+    return row["consistent"], -size

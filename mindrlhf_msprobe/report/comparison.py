@@ -1,0 +1,445 @@
+"""What a comparison says: the facts that console, page and summary.xlsx show; its whole answer."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mindrlhf_msprobe.common.language import language, speaking
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.printable import size
+from mindrlhf_msprobe.findings import (
+    STAND_INS,
+    Cause,
+    Comparison,
+    Divergence,
+    Inside,
+    Outcome,
+    Spread,
+    Stopped,
+    Verdict,
+)
+from mindrlhf_msprobe.report.answer import Code, Lines, as_text, capped
+from mindrlhf_msprobe.report.messages import say, texts_of
+from mindrlhf_msprobe.report.preflight import check_lines, merged, preflight_lines
+from mindrlhf_msprobe.report.staging import VERDICT_FILE
+from mindrlhf_msprobe.storage.manifest.run_file import Stop
+from mindrlhf_msprobe.storage.records import direction_of
+
+_STOPS = 4  # places where runs stopped
+_YAML_WORDS = {"yes", "no", "on", "off", "true", "false", "null", "y", "n"}
+_PLACES = 8  # phases and keys, or layers
+_LINES = 4  # of each: what to check, what was not compared, what is incomplete, notes
+_RULES = 2
+_RANKS = 4
+
+
+class Fact(NamedTuple):
+    """One line of an answer, and what it is about, e.g. `ranks`."""
+
+    about: str
+    line: str
+
+
+def facts_of(comparison: Comparison) -> list[Fact]:
+    """Return what a comparison says beside its headline and its cause, in this order.
+
+    That is where runs stopped (`stops`); of the first divergence which operator it is
+    (`operator`), what is known of the difference (`evidence`), what agreed before it (`agreed`),
+    and, after the sentence `checks`, what to check first (`check_first`); which `ranks` differ;
+    what is `suspicious`; how it compares to an `earlier` answer; which records were `chosen`.
+    """
+    verdict, first = comparison.verdict, comparison.verdict.first_divergence
+    stops = (
+        say("console.stopped_run", run=stop.run, stopped=stopped_at(stop, stop.ranks))
+        for stop in comparison.stops
+    )
+    facts = [Fact("stops", line) for line in capped(stops, _STOPS, "console.more_stops")]
+    if first is not None:
+        facts += [Fact("operator", origin_in_words(first))] if first.operator else []
+        if first.max_abs_err:  # 0 where what differs is no finite element: NaN, a dtype, …
+            apart = {"absolute": first.max_abs_err, "relative": first.max_rel_err}
+            facts.append(Fact("evidence", say("console.max_abs", **apart)))
+        if words := inside_words(first.inside):
+            facts.append(Fact("evidence", say("console.inside", words=words)))
+        if first.source:
+            facts.append(Fact("evidence", say("console.source", source=first.source)))
+        if agreed := before(first):
+            said = say("console.agreed_before", agreed=agreed, last=first.last_agreeing)
+            facts.append(Fact("agreed", said))
+        if checks := check_lines(first.check_first):
+            facts.append(Fact("checks", say("console.check_first")))
+            facts += [Fact("check_first", line) for line in checks]
+    facts += [Fact("ranks", line) for line in _ranks(verdict)]
+    if verdict.suspicious.records:
+        facts.append(Fact("suspicious", verdict.suspicious.text))
+    if comparison.earlier is not None:
+        facts.append(Fact("earlier", _earlier(comparison)))
+    return facts + [Fact("chosen", line) for line in _chosen(comparison)]
+
+
+def by_subject(facts: Iterable[Fact]) -> dict[str, list[str]]:
+    """Return the lines of each subject; [] of one of which nothing is said."""
+    lines: dict[str, list[str]] = defaultdict(list)
+    for fact in facts:
+        lines[fact.about].append(fact.line)
+    return lines
+
+
+def occasion_in_words(first: Divergence) -> str:
+    """Return where two runs first differ: step, phase, rank, and which time in the step it is."""
+    occasion = first.occasion
+    several = occasion.times > 1
+    return say(
+        "console.place",
+        step=first.step,
+        phase=first.phase,
+        rank=first.rank,
+        micro_step=occasion.number if several and first.key is not None else None,
+        call=occasion.number + 1 if several and first.key is None else None,
+    )
+
+
+def origin_in_words(first: Divergence) -> str:
+    """Return what is to blame: an entry, or a key; of an operator where it was called, too."""
+    if not first.operator or first.entry is None:
+        return first.entry or first.record
+    return say(
+        "console.operator",
+        entry=first.entry,
+        operator=first.operator,
+        cell=first.cell,
+        line=first.line,
+        backward=direction_of(first.entry) == "backward",
+    )
+
+
+def _ranks(verdict: Verdict) -> list[str]:
+    """Return which ranks diverge, the first ones first, and which agree; [] of one rank."""
+    if verdict.ranks < 2 or not verdict.parted:
+        return []
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for one in verdict.parted:
+        groups.setdefault((one.step, one.phase, one.record, one.micro_step), []).append(one.rank)
+    names = ("step", "phase", "record", "micro_step")
+    lines = [
+        say("console.parted", ranks=ranks, first=number == 0, **dict(zip(names, where)))
+        for number, (where, ranks) in enumerate(groups.items())
+    ]
+    if verdict.agreeing_ranks:
+        lines.append(say("console.agreeing_ranks", ranks=verdict.agreeing_ranks))
+    return lines
+
+
+def stopped_at(stop: Stopped | Stop, ranks: Sequence[int]) -> str:
+    """Return where a run stopped, as the rest of a sentence that begins with the run."""
+    text = str(STAND_INS.get(stop.text, " ".join(stop.text.split())))
+    error = ": ".join(part for part in (stop.error, text) if part)
+    at = {"step": stop.step, "phase": stop.phase, "ranks": ranks}
+    return say("console.stopped", state=stop.state, error=error, **at)
+
+
+def before(first: Divergence) -> str:
+    """Return what agreed before the first divergence, "" if nothing was compared before it."""
+    return say(
+        "console.before",
+        records=first.agreed_before,
+        phases=first.agreed_phases,
+        steps=first.agreed_steps,
+        step=first.step,
+    )
+
+
+def _earlier(comparison: Comparison) -> str:
+    """Return how the answer compares to that of an earlier comparison."""
+    assert comparison.earlier is not None
+    earlier, relation = comparison.earlier
+    return say(
+        "console.earlier",
+        path=earlier.path,
+        relation=relation.value,
+        status=str(earlier.status),
+        named=str(earlier.entry or earlier.record),
+        step=earlier.step,
+        phase=earlier.phase,
+        all_cells=bool(earlier.all_cells and earlier.entry),
+        agreed=earlier.agreed_before or 0,
+    )
+
+
+def _chosen(comparison: Comparison) -> list[str]:
+    """Return which records of the runs were compared, and what was left out by that, in lines."""
+    chosen = comparison.chosen
+    if chosen is None:
+        return []
+    wanted = ("steps", "keys", "include", "exclude", "common", "first_only")
+    only = {name: getattr(chosen, name) for name in wanted}
+    left_out = {
+        "steps": chosen.steps_left_out,
+        "cells": bool(chosen.keys),
+        "keys": chosen.keys_left_out,
+        "steps_after": chosen.steps_after,
+    }
+    said = (("console.compared_only", only), ("console.left_out", left_out))
+    return [say(code, **params) for code, params in said if any(params.values())]
+
+
+def size_of_next(first: Divergence, one_run: bool) -> str:
+    """Return what the next recording takes, as far as it is known.
+
+    Args:
+        one_run: whether the run is compared with itself, and recorded once more alone.
+    """
+    if first.next_step_bytes is not None:
+        return say(
+            "console.size_of_next",
+            size=size(first.next_step_bytes),
+            one_run=one_run,
+            estimated=first.next_step_estimated,
+        )
+    return say("console.size_of_next_unknown") if "msprobe" in (first.next_step or {}) else ""
+
+
+def next_step_of(settings: Mapping[str, Any]) -> str:
+    """Return settings of a next step in one line, behind where they stand."""
+    return f"{settings_file(settings)}: {settings_in_one_line(settings)}"
+
+
+def settings_file(settings: Mapping[str, Any]) -> str:
+    """Return where the settings of a next step stand: a section of a YAML file, or config.json."""
+    return "msprobe_config" if "msprobe" in settings else "config.json"
+
+
+def inside_words(inside: Inside | None) -> str:
+    """Return what differs inside a record as one sentence, "" where nothing certain is known."""
+    if inside is None:
+        return ""
+    axes = dict(inside.axes)
+    where = [
+        message("inside.axis", **some.to_json(), name=axes.get(some.axis))
+        if some.what == "axis"
+        else message("inside.element", **some.to_json())
+        for some in inside.where
+    ]
+    change = None
+    if inside.change is not None:
+        known = inside.change.parameters
+        of_axis = {"name": axes.get(known["axis"])} if "axis" in known else {}
+        params = {**known, "basis": inside.basis, **of_axis}
+        change = Message(f"inside.{inside.change.kind}", params)
+    return say(
+        "inside.differs",
+        where=where,
+        prompts=list(inside.prompts),
+        change=change,
+        elements=inside.elements,
+        size=inside.size,
+    )
+
+
+def render(
+    comparison: Comparison,
+    seconds: float | None = None,
+    *,
+    replay: str = "",
+    lang: str | None = None,
+) -> str:
+    """Return what a comparison says, as plain text; names cannot move the cursor or hide lines.
+
+    Args:
+        seconds: how long it took.
+        replay: the command that computes the entry that is to blame again; "" for none.
+        lang: `en` or `zh`; None: the one that was chosen, else the locale's.
+    """
+    with speaking(lang):
+        return as_text(lines_of(comparison, seconds, replay))
+
+
+def lines_of(comparison: Comparison, seconds: float | None = None, replay: str = "") -> Lines:
+    """Return the whole answer; see `render`."""
+    verdict, first = comparison.verdict, comparison.verdict.first_divergence
+    more = say("console.in_summary") if comparison.tables else ""
+    told = by_subject(facts_of(comparison))
+    preflight = preflight_lines(comparison.preflight, more)
+    lines: list[Any] = [*told["stops"], *preflight, *headline(verdict)]
+    if first is not None:
+        # Where a setting can explain key data, the settings are named instead of "data".
+        explained = first.is_explained and first.cause is Cause.DATA
+        cause = {"cause": first.cause.value, "explanation": first.explanation}
+        says = first.explanation if explained else say("console.cause", **cause)
+        lines += [[origin_in_words(first), says, *told["evidence"]], *told["agreed"]]
+        if checks := told["check_first"]:
+            in_verdict = say("console.in_verdict", file=VERDICT_FILE)
+            lines += [*told["checks"], capped(checks, _LINES, where=in_verdict)]
+        lines += _spread(verdict)
+        ranks = told["ranks"]
+        if len(ranks) > _RANKS:
+            left = say("console.more_places", count=len(ranks) - _RANKS)
+            ranks = [*ranks[: _RANKS - 1], f"{left}{more}", ranks[-1]]
+        lines += [say("console.ranks", line=line) for line in ranks]
+        lines += _look_closer(comparison, first)
+        lines += [Code(say("replay.command", command=replay))] * bool(replay)
+        if verdict.non_finite.records and not told["suspicious"]:
+            lines.append(say("console.agree_non_finite", non_finite=_non_finite(verdict)))
+    lines += told["suspicious"]
+    for words in told["earlier"]:
+        end = "" if words.endswith("。") else "。" if language() == "zh" else "."
+        lines.append(words[0].upper() + words[1:] + end)
+    lines += [line[0].upper() + line[1:] for line in told["chosen"]]
+    if comparison.rules:
+        uses = (
+            say("console.rule_use", rule=use.rule, records=use.records, passed=use.passed)
+            for use in comparison.rules
+        )
+        rules = "; ".join(capped(uses, _RULES, where=more))
+        lines.append(say("console.tolerance", rules=rules))
+    gaps = [
+        say("console.gap", records=gap.records, only_in=gap.only_in, reason=gap.reason)
+        for gap in verdict.coverage
+    ]
+    for code, found in (
+        ("console.note", comparison.notes),
+        ("console.not_compared", (*gaps, *map(str, merged(comparison.preflight.not_compared)))),
+        ("console.incomplete", comparison.problems),
+    ):
+        lines += [say(code, line=line) for line in capped(found, _LINES, where=more)]
+    if comparison.run_a != comparison.run_b:
+        lines.append(say("console.sides", a=comparison.run_a, b=comparison.run_b))
+    if comparison.output_path is not None:
+        lines += _files(comparison, Path(comparison.output_path))
+    summary = say(
+        "console.summary",
+        scope=_scope(verdict),
+        compared=verdict.compared,
+        seconds=seconds,
+        counts=[f"{n} {status}" for status, n in verdict.counts.items() if n],
+    )
+    return [*lines, summary]
+
+
+def headline(verdict: Verdict) -> Lines:
+    """Return what a comparison concludes: a line, and more where something was not read."""
+    scope, non_finite = _scope(verdict), _non_finite(verdict)
+    known = {"compared": verdict.compared, "scope": scope}
+    if verdict.status is Outcome.IDENTICAL:
+        return [say("console.identical", **known, non_finite=non_finite)]
+    if verdict.status is Outcome.WITHIN_TOLERANCE:
+        close = verdict.counts["within_tolerance"]
+        return [say("console.within_tolerance", **known, close=close, non_finite=non_finite)]
+    if verdict.unread:
+        unread = capped(verdict.unread, _LINES)
+        return [say("console.unread", **known), unread, say("console.restore")]
+    if verdict.status is Outcome.INCOMPARABLE:
+        return [say("console.incomparable")]
+    first = verdict.first_divergence
+    assert first is not None
+    return [say("console.diverged", place=occasion_in_words(first))]
+
+
+def _non_finite(verdict: Verdict) -> str:
+    """Say how many of the records that agree are NaN or infinite on both sides, and the first."""
+    found = verdict.non_finite
+    several = verdict.compared > 1
+    return say("console.non_finite", several=several, **vars(found)) if found.records else ""
+
+
+def _look_closer(comparison: Comparison, first: Divergence) -> Lines:
+    if first.next_step is None:
+        return []
+    output, one_run = comparison.output_path, comparison.run_a == comparison.run_b
+    if first.is_explained and first.key is not None and output is not None:
+        # Recording every layer of the phase comes after a look at what is known to differ.
+        return [say("console.meant", file=VERDICT_FILE)]
+    unless = ("meant" if first.is_explained else "unexplained") if first.check_first else ""
+    takes = size_of_next(first, one_run)
+    steps: list[str] = [Code(next_step_of(first.next_step))]
+    if first.next_step_whole is not None:
+        steps.append(say("console.bisection", size=size(first.next_step_whole)))
+    if output is not None and "msprobe" in first.next_step:
+        steps.append(say("console.compare_after", output=output))
+    return [say("console.look_closer", unless=unless, one_run=one_run, size=takes), steps]
+
+
+def _spread(verdict: Verdict) -> Iterator[str]:
+    """Yield where the difference went after the place where it arose."""
+    first = verdict.first_divergence
+    assert first is not None
+    origin = first.phase if first.entry is not None else first.record
+    inside = [layer for place in verdict.spread if place.place == origin for layer in place.layers]
+    after = [place for place in verdict.spread if place.place != origin]
+    places = [*inside, *after]
+    # What the numbers behind the places are, as far as there are any.
+    key = say(
+        "console.chain_key",
+        absolute=any(place.max_abs_err for place in places),
+        relative=any(place.factor is not None for place in places),
+        zero=any(place.zero for place in places),
+    )
+    chains: list[tuple[str, list[Spread], Callable[[Spread], str]]] = []
+    chains += [(str(origin), inside, _layer)] if inside else []
+    if after:
+        chains.append((say("console.of_step", step=first.step), after, _place))
+    for where, found, show in chains:
+        chain = " → ".join(capped(found, _PLACES, show=show))
+        yield say("console.chain", where=where, key=key, chain=chain)
+        key = ""
+
+
+def _layer(layer: Spread) -> str:
+    return _place(layer, records=not _size(layer))
+
+
+def _place(place: Spread, *, records: bool = True) -> str:
+    within: list[Message] = []
+    if records and place.compared > 1:
+        differ = {"different": place.different, "compared": place.compared}
+        within.append(message("console.records_differ", **differ))
+    if place.non_finite is not None:
+        within.append(message("console.not_finite", **vars(place.non_finite)))
+    named = f"{place.place}{_size(place)}"
+    return say("console.spread", place=named, within=texts_of(within)) if within else named
+
+
+def _size(place: Spread) -> str:
+    """Return how far a place is apart: the error, and the growth as ×12, as far as known."""
+    error = f" {place.max_abs_err:.1e}" if place.max_abs_err else ""
+    if place.zero:
+        return f"{error} {say(f'console.{place.zero}_zero')}"
+    if place.factor is None:
+        return error
+    return f"{error} ×{place.factor:.2g}" if place.factor < 100 else f"{error} ×{place.factor:.0f}"
+
+
+def _files(comparison: Comparison, output: Path) -> Iterator[str]:
+    if comparison.tables:
+        first, *others = comparison.tables
+        code = "console.tables_and_more" if others else "console.tables"
+        known = {"more": len(others)} if others else {}
+        yield say(code, file=str(output / first), **known)
+    yield say("console.machine_readable", file=str(output / comparison.verdict_file))
+
+
+def settings_in_one_line(settings: Mapping[str, Any]) -> str:
+    """Return settings as YAML in one line, those of PrecisionDebugger as JSON."""
+    return _yaml(settings) if "msprobe" in settings else json.dumps(settings)
+
+
+def _yaml(value: Any) -> str:
+    """Return a value in YAML's one-line form."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_yaml(key)}: {_yaml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, str) and value.isidentifier() and value.lower() not in _YAML_WORDS:
+        return value
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_yaml, value)) + "]"
+    return json.dumps(value)
+
+
+def _scope(verdict: Verdict) -> str:
+    counts = {"steps": verdict.steps, "ranks": verdict.ranks, "phases": len(verdict.phases)}
+    return say("console.scope", **counts)

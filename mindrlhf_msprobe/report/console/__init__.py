@@ -1,1 +1,0 @@
-"""Findings → text for the console."""

@@ -1,0 +1,67 @@
+"""An answer as Markdown, for an issue or a chat: nothing in a name is markup, a link or a call."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from mindrlhf_msprobe.common.printable import printable
+from mindrlhf_msprobe.report.answer import Code, Lines, Rows
+
+_MARK = "<!-- mindrlhf_msprobe -->\n"
+#: What may begin markup anywhere; an underscore does where no word goes on beside it.
+_MARKUP = re.compile(r"[\\`*\[\]<>|~&$]|(?<![^\W_])_|_(?![^\W_])")
+#: What begins a heading, a list or a rule.
+_BEGINS = re.compile(r"^(?=[-+=#])|^(\d+)(?=[.)](?:\s|$))")
+_CALLS = re.compile(r"@(?=\w)")  # whom it names would get a mail
+
+
+def as_markdown(lines: Lines) -> str:
+    """Return an answer as a Markdown document: its headline, a list, tables and code."""
+    head = []
+    if lines and isinstance(lines[0], str):
+        head, lines = [f"**{_escaped(lines[0])}**", ""], lines[1:]
+    return "\n".join([*head, *_listed(lines, ""), "", _MARK])
+
+
+def is_markdown(path: Path) -> bool:
+    """Return whether a file is an answer that was written so and not changed since."""
+    mark = _MARK.encode()
+    with path.open("rb") as file:
+        file.seek(-len(mark), os.SEEK_END)
+        return file.read() == mark
+
+
+def _listed(lines: Lines, indent: str) -> Iterator[str]:
+    """Yield lines as a list, what stands under one as a list in it."""
+    for kind, found in groupby(lines, type):
+        if kind is Code:
+            texts = [printable(line) for line in found if isinstance(line, Code)]
+            longest = max(map(len, re.findall("`+", "\n".join(texts))), default=0)
+            fence = "`" * max(3, longest + 1)
+            yield from ((indent + text).rstrip() for text in ("", fence, *texts, fence, ""))
+            continue
+        for line in found:
+            if isinstance(line, str):
+                yield f"{indent}- {_escaped(line)}" if line else ""
+            elif isinstance(line, Rows):
+                yield ""
+                yield from (indent + row for row in _table(line))
+                yield ""
+            else:
+                yield from _listed(line, indent + "  ")
+
+
+def _table(rows: Rows) -> Iterator[str]:
+    for row in (rows.header, None, *rows.rows):
+        cells = ["---"] * len(rows.header) if row is None else [*map(_escaped, row)]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    shown = _MARKUP.sub(r"\\\g<0>", printable(text).strip())
+    shown = _CALLS.sub("@<!-- -->", shown)
+    return _BEGINS.sub(r"\1\\", shown)

@@ -1,0 +1,326 @@
+"""Training against inference → its answer, mismatch.xlsx and mismatch.json."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mindrlhf_msprobe.common.message import in_words
+from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.findings.mismatch import (
+    Agreement,
+    Cause,
+    Certificate,
+    Mismatch,
+    Mismatches,
+    Stage,
+)
+from mindrlhf_msprobe.phases import ROLLOUT_CORR
+from mindrlhf_msprobe.report.answer import Code, Lines, capped
+from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.report.sheets import CLOSE, DIFFERS, PLAIN, SUSPICIOUS, Column, Row, Sheet
+from mindrlhf_msprobe.report.trends import is_metric_file, metric_files, write_metrics
+from mindrlhf_msprobe.report.xlsx import AnswerFiles, json_text, write_xlsx
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.outputs import Output, written
+
+_MOST_BIRTHS = 8
+_MOST_LAYERS = 16
+_MOST_NOTES = 6
+_MOST_RANKS = 16
+_LONGEST = 200
+_MORE = "mismatch.more"
+_LAYER = re.compile(r"(?:[^.]+\.)*[0-9]+")
+#: The metrics that are shown, of all that verl has.
+_METRICS = (
+    *("log_prob_diff_mean", "log_prob_diff_p99", "log_prob_diff_max", "kl", "k3_kl"),
+    *("ppl_ratio", "chi2_token", "chi2_seq", "ratio_fraction_outside", "log_prob_pearson_corr"),
+)
+
+
+def lines_of(found: Mismatches) -> Lines:
+    """Return what is said of all steps: the first that part, and how many agree."""
+    lines: list[Any] = [] if found.certificate is None else [*_certificate(found.certificate)]
+    if not found.found:
+        return lines
+    undecided = (one for one in found.found if one.status is Agreement.UNDECIDED)
+    of_status = next(undecided, None) if found.status is Agreement.UNDECIDED else None
+    shown = found.first or of_status or max(found.found, key=_apart)
+    head, *more = _one(shown, found.status)
+    lines.append(head)
+    if found and len(found.found) > 1 and _apart(shown):
+        lines.append(say("mismatch.shown_step", step=shown.step, rank=shown.rank))
+    lines += more
+    of_step = [one for one in found.found if one.step == shown.step]
+    if len(of_step) > 1:
+        lines.append(say("mismatch.ranks", step=shown.step))
+        lines.append(capped(of_step, _MOST_RANKS, _MORE, show=_rank))
+    if len(found.found) > 1:
+        statuses = [one.status for one in found.found]
+        parted = statuses.count(Agreement.PARTED)
+        left = statuses.count(Agreement.UNDECIDED)
+        agree = len(statuses) - parted - left
+        lines.append(say("mismatch.steps", agree=agree, parted=parted, undecided=left))
+    return lines
+
+
+def _certificate(proof: Certificate) -> Iterator[Any]:
+    """Yield whether it is proved that both phases are one computation, and what counts for it."""
+    yield say("mismatch.headline_exact" if proof else "mismatch.headline_not_exact")
+    yield [say("mismatch.exact_counts", **proof.counts)]
+    lacking = [place for place in proof.places if not place]
+    if len(proof.places) > 1 or any(place.missing for place in lacking):
+        places = []
+        for place in lacking:
+            at = {"step": place.step, "rank": place.rank}
+            if place.missing:
+                missing = ", ".join(place.missing)
+                places.append(say("mismatch.exact_lacks", phases=missing, **at))
+            else:
+                counts = say("mismatch.exact_counts", **place.counts)
+                places.append(say("mismatch.exact_place", counts=counts, **at))
+        yield capped(places, _MOST_RANKS, _MORE)
+    yield capped(map(in_words, proof.reasons), _MOST_NOTES, _MORE)
+
+
+def _rank(one: Mismatch) -> str:
+    name = "" if one.first is None else shortened(one.first.name, _LONGEST)
+    cause = "" if one.cause is None else one.cause.value
+    values = {"status": one.status.value, "name": name, "cause": cause}
+    return say("mismatch.of_rank", rank=one.rank, **values)
+
+
+def _apart(one: Mismatch) -> float:
+    """Return how far the values of a step that agrees within rounding are apart at most."""
+    return max((stage.apart for stage in one.stages), default=0.0)
+
+
+def headline(one: Mismatch, status: Agreement) -> str:
+    """Return whether both phases agree, in one line."""
+    place = {"step": one.step, "rank": one.rank}
+    phases = {"rollout": one.rollout, "training": one.training}
+    return say(f"mismatch.headline_{status.value}", **phases, **place)
+
+
+def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
+    yield headline(one, status)
+    under = [] if one.first is None else [shortened(one.first.name, _LONGEST)]
+    under += [] if one.cause is None else [say("mismatch.cause", cause=one.cause.value)]
+    under += map(in_words, one.said)
+    under += [] if one.first is None else how_far(one.first)
+    if one.cause is Cause.SAMPLING:
+        for token in one.sampled[:1]:
+            values = {"rollout": token.rollout, "training": token.training, "id": token.id}
+            place = {"row": token.row, "place": token.place}
+            under.append(say("mismatch.worst_sampled", **place, **values))
+    yield under
+    if births := [stage for stage in one.births if stage is not one.first]:
+        yield say("mismatch.births")
+        yield capped(births, _MOST_BIRTHS, _MORE, show=_birth)
+    yield from _growth(one)
+    if one.experts:
+        apart = [
+            say("mismatch.of_router", **{**of.counts, "cell": shortened(of.cell, _LONGEST)})
+            for of in one.experts
+            if of.others
+        ]
+        yield say("mismatch.routers", routers=len(one.experts), apart=len(apart))
+        yield capped(apart, _MOST_LAYERS, _MORE)
+    yield from _weights(one)
+    names = [name for name in _METRICS if f"rollout_corr/{name}" in one.metrics]
+    if names:
+        yield say("mismatch.metrics")
+        yield [
+            f"rollout_corr/{name:<24} {one.metrics[f'rollout_corr/{name}']:.4g}" for name in names
+        ]
+    notes = (say("mismatch.note", note=in_words(note)) for note in one.notes)
+    yield from capped(notes, _MOST_NOTES, _MORE)
+    if one.tokens:
+        counts = {"rows": one.rows, "tokens": one.tokens}
+        compared, left = len(one.stages), len(one.not_compared)
+        yield say("mismatch.scope", values=compared, left=left, **counts)
+
+
+def how_far(stage: Stage) -> Iterator[str]:
+    """Yield how far a value is apart in both phases, and the token where it is furthest."""
+    values = {"apart": stage.apart, "most": stage.most}
+    values |= {"entered": stage.entered, "allowed": stage.allowed}
+    yield say("mismatch.apart", **values)
+    for token in stage.worst[:1]:
+        text = say("mismatch.text", text=token.text) if token.text else ""
+        place = {"sample": token.sample, "position": token.position, "id": token.id}
+        yield say("mismatch.worst", role=say(f"mismatch.role_{token.role}"), text=text, **place)
+
+
+def _birth(stage: Stage) -> str:
+    name = shortened(stage.name, _LONGEST)
+    return say("mismatch.birth", name=name, apart=stage.apart, entered=stage.entered)
+
+
+def _growth(one: Mismatch) -> Iterator[Any]:
+    """Yield how far what each layer returns is apart, as bars over powers of ten."""
+    layers = [s for s in one.stages if s.io == "output" and _LAYER.fullmatch(s.cell)]
+    outer = [
+        s for s in layers if not _LAYER.fullmatch(s.cell.rpartition(".")[0].rpartition(".")[0])
+    ]
+    if len(outer) > _MOST_LAYERS:  # some of them, the first and the last among these
+        last = len(outer) - 1
+        outer = [outer[round(n * last / (_MOST_LAYERS - 1))] for n in range(_MOST_LAYERS)]
+    if len(outer) < 2:
+        return
+    yield say("mismatch.grows")
+    width = max(len(stage.cell) for stage in outer)
+    bars = []
+    for stage in outer:
+        power = math.log10(stage.apart) if 0 < stage.apart < math.inf else -8.0
+        bar = "█" * max(0, min(32, round(4 * (power + 8))))
+        bars.append(Code(f"{stage.cell:<{width}}  {stage.apart:8.2g}  {bar}"))
+    yield bars
+
+
+def _weights(one: Mismatch) -> Iterator[str]:
+    if one.weights:
+        counts = {"different": len(one.weights), "compared": one.weights_compared}
+        yield say("mismatch.weights_differ", **counts)
+    elif one.weights_compared > len(one.weights_unknown):
+        agreeing = one.weights_compared - len(one.weights_unknown)
+        of = one.weights_compared + len(one.weights_alone[0])
+        code = "weights_agree" if agreeing == of else "weights_some_agree"
+        yield say(f"mismatch.{code}", compared=agreeing, of=of)
+    if one.weights_unknown:
+        more = ["…"] if len(one.weights_unknown) > 2 else []
+        names = ", ".join([*one.weights_unknown[:2], *more])
+        yield say("mismatch.weights_unknown", count=len(one.weights_unknown), names=names)
+    if any(one.weights_alone):
+        rollout, training = one.weights_alone
+        yield say("mismatch.weights_alone", rollout=rollout, training=training)
+
+
+class _Of(NamedTuple):
+    """What a row shows, and of which step and rank it is."""
+
+    place: Mismatch
+    shown: Any
+
+
+def _worst(name: str) -> Callable[[_Of], Any]:
+    """Show of a value what the token is that is furthest apart, if there is one."""
+    return lambda one: getattr(one.shown.worst[0], name) if one.shown.worst else None
+
+
+_PLACE = (Column("step", 7, "place.step"), Column("rank", 7, "place.rank"))
+_VALUES = (
+    *_PLACE,
+    Column("cell", 50, "shown.cell"),
+    Column("io", 8, "shown.io"),
+    Column("path", 10, "shown.path"),
+    Column("apart", 12, "shown.apart"),
+    Column("largest row", 12, "shown.most"),
+    Column("entered", 12, "shown.entered"),
+    Column("rounding explains", 16, "shown.allowed"),
+    Column("rows", 8, "shown.rows"),
+    Column("rows not equal", 14, "shown.unequal"),
+    Column("rows born apart", 14, "shown.born"),
+    Column("dtype of rollout", 16, lambda one: one.shown.dtypes[0]),
+    Column("dtype of training", 16, lambda one: one.shown.dtypes[1]),
+    Column("worst sample", 12, _worst("sample")),
+    Column("worst position", 12, _worst("position")),
+    Column("worst token", 12, _worst("id")),
+    Column("text", 40, _worst("text")),
+)
+FILES = AnswerFiles(
+    "mismatch.xlsx", _VALUES, "mismatch.json", ("schema", "runs", "status", "steps")
+)
+_WEIGHTS = (
+    *_PLACE,
+    Column("rollout", 50, "shown.rollout"),
+    Column("training", 60, lambda one: ", ".join(one.shown.training)),
+    Column("relative distance", 16, "shown.relative"),
+    Column("since step", 10, "shown.since"),
+    Column("values of step", 12, "shown.stale"),
+)
+_METRIC = (
+    *_PLACE,
+    Column("metric", 44, lambda one: one.shown[0]),
+    Column("value", 16, lambda one: one.shown[1]),
+)
+_SAMPLED = (
+    *_PLACE,
+    Column("row of responses", 14, "shown.row"),
+    Column("place in response", 14, "shown.place"),
+    Column("id of token", 12, "shown.id"),
+    Column("log-prob of rollout", 20, "shown.rollout"),
+    Column("log-prob of training", 20, "shown.training"),
+)
+_EXPERTS = (
+    *_PLACE,
+    Column("cell", 50, "shown.cell"),
+    Column("call", 7, "shown.nth"),
+    Column("experts of a token", 16, "shown.chosen"),
+    Column("tokens", 10, "shown.tokens"),
+    Column("other experts", 14, "shown.others"),
+    Column("other before the router", 18, "shown.before"),
+    Column("other by the router", 18, "shown.by"),
+)
+_REST = (*_PLACE, Column("what", 16), Column("value", 60), Column("why", 90))
+
+
+def write_mismatch(found: Mismatches, output: str | Path) -> list[Path]:
+    """Write the workbook, the JSON and key data into a directory and return their paths.
+
+    Raises:
+        RunError: they cannot be written there.
+    """
+    outputs = FILES.outputs(output)
+    directory = outputs[0].path.parent
+    held = [one for one in found.found if one.metrics]
+    saves = [metric_files(directory, (one.step, one.rank, 0), one.metrics) for one in held]
+    files = [Output(path, is_metric_file) for paths in saves for path in paths]
+    with written(*outputs, *files, runs=found.runs) as (table, result, *parts):
+        write_xlsx(table, _sheets(found))
+        result.write_bytes(json_text(found.to_json()))
+        for one, paths in zip(held, saves):
+            write_metrics(parts[: len(paths)], paths, one.metrics)
+            del parts[: len(paths)]
+    keys = [directory / layout.KEY_DATA_DIR / ROLLOUT_CORR] if saves else []
+    return [*(output.path for output in outputs), *keys]
+
+
+def _sheets(found: Mismatches) -> list[Sheet]:
+    def each(name: str) -> list[_Of]:
+        """Return what all steps and ranks hold under a name."""
+        held = ((one, getattr(one, name)) for one in found.found)
+        pairs = ((one, of.items() if isinstance(of, Mapping) else of) for one, of in held)
+        return [_Of(one, shown) for one, of in pairs for shown in of]
+
+    experts = Sheet.of_items(
+        *("experts", _EXPERTS, each("experts")), lambda one: DIFFERS if one.shown.others else PLAIN
+    )
+    rest: list[Row] = []
+    for one in found.found:
+        place = one.step, one.rank
+        rest += [(PLAIN, (*place, "conclusion", one.status.value, in_words(s))) for s in one.said]
+        rest += [
+            (PLAIN, (*place, "not compared", name, in_words(why))) for name, why in one.not_compared
+        ]
+        rest += [(PLAIN, (*place, "note", "", in_words(note))) for note in one.notes]
+    return [
+        Sheet.of_items("values", _VALUES, each("stages"), _colour),
+        Sheet.of_items("weights", _WEIGHTS, each("weights"), lambda one: DIFFERS),
+        Sheet.of_items("metrics", _METRIC, each("metrics")),
+        Sheet.of_items("worst sampled tokens", _SAMPLED, each("sampled")),
+        *([experts] if experts.count else []),
+        Sheet.ours("remarks", _REST, rest),
+    ]
+
+
+def _colour(one: _Of) -> str:
+    stage = one.shown
+    if stage == one.place.first:
+        return DIFFERS
+    if stage.born and stage.lasting:
+        return SUSPICIOUS
+    return CLOSE if stage.unequal else PLAIN

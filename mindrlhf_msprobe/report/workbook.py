@@ -1,0 +1,412 @@
+"""Findings → tables: one a key, one a phase, in causal order; tables → Excel files.
+
+Columns are those that msprobe's users know, then our own. msprobe's NPU is the run under test, B;
+its Bench, or golden, is the baseline, A.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.findings import (
+    Agreement,
+    Finding,
+    FindingsByTable,
+    KeptFindings,
+    Side,
+    Status,
+    TableName,
+)
+from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.report.sheets import (
+    Column,
+    Percent,
+    Row,
+    Sheet,
+    Table,
+    clean,
+    colour_of_finding,
+    take_name,
+    write_csv_files,
+)
+from mindrlhf_msprobe.report.xlsx import write_xlsx
+
+_INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
+BITWISE = "bitwise"
+
+_Cell = Callable[[Finding], Any]
+_WIDE = 60  # characters of names and texts
+#: As long as what they usually say. Bench Name is mostly NPU Name; all that is frozen must fit.
+_WIDTHS = {"status": 17, "suspicion": 26, "Bench Name": 30}
+_SENTENCES = ("note", "Err_message", "NPU_Stack_Info")
+
+
+def _column(header: str, cell: str | _Cell = "") -> Column:
+    """Return a column as wide as its header, or as what it usually holds."""
+    width = min(60, max(10, sum(1 if char.isascii() else 2 for char in header) + 2))
+    if header.endswith("Name") or header.startswith("text") or header in _SENTENCES:
+        width = _WIDE
+    return Column(header, _WIDTHS.get(header, width), cell)
+
+
+def _metric(name: str) -> _Cell:
+    def show(finding: Finding) -> Any:
+        if finding.metrics is not None:
+            return getattr(finding.metrics, name)
+        return _IDENTICAL.get(name) if finding.status is Status.IDENTICAL else None
+
+    return show
+
+
+#: What identical records show without being read element by element.
+_IDENTICAL = {
+    "equal_percent": 100.0,
+    "max_abs_err": 0.0,
+    "max_rel_err": 0.0,
+    "within_1e3_percent": 100.0,
+    "within_5e3_percent": 100.0,
+    "within_1e2_percent": 100.0,
+    "cosine": 1.0,
+    "euclidean": 0.0,
+}
+
+
+def _share(name: str) -> _Cell:
+    percent = _metric(name)
+    return lambda finding: None if percent(finding) is None else percent(finding) / 100
+
+
+def shape_of(side: str) -> _Cell:
+    """Show the shape of a side as a list."""
+    shape = attrgetter(f"{side}.shape")
+    return lambda finding: None if shape(finding) is None else str(list(shape(finding)))
+
+
+def _largest(side: str) -> _Cell:
+    """Show the max of a side; of a scalar argument that is its value."""
+
+    def show(finding: Finding) -> Any:
+        record: Side = getattr(finding, side)
+        return record.max if record.shape is not None else record.value
+
+    return show
+
+
+def _difference(name: str) -> _Cell:
+    """Return b−a, which is NPU less Bench."""
+
+    def show(finding: Finding) -> Any:
+        a, b = getattr(finding.a, name), getattr(finding.b, name)
+        return b - a if _is_number(a) and _is_number(b) else None
+
+    return show
+
+
+def _relative_difference(name: str) -> _Cell:
+    """Return |b−a| / |a|, relative to Bench and shown in percent, as msprobe does: 50.0%."""
+
+    def show(finding: Finding) -> Any:
+        a, b = getattr(finding.a, name), getattr(finding.b, name)
+        if not (_is_number(a) and _is_number(b) and math.isfinite(a) and math.isfinite(b)):
+            return None
+        if a == b:
+            return Percent(0.0)
+        return Percent(abs((b - a) / a)) if a else None
+
+    return show
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether `value` is a number that can be computed with."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < 1 << 64
+    return isinstance(value, float)
+
+
+def _id(finding: Finding) -> Any:
+    return int(finding.path) if _INDEX.fullmatch(finding.path) else finding.path or 0
+
+
+def _text_of(side: str) -> _Cell:
+    value = attrgetter(f"{side}.value")
+    return lambda finding: value(finding) if isinstance(value(finding), str) else None
+
+
+def _both(name: str, show: Callable[[str], str | _Cell]) -> tuple[Column, ...]:
+    """Return a column for each side: of A with a 1 behind its name, of B with a 2."""
+    return _column(f"{name}1", show("a")), _column(f"{name}2", show("b"))
+
+
+#: Texts that were saved, e.g. prompts and responses.
+TEXT_COLUMNS = _both("text", _text_of)
+
+
+def _message(finding: Finding) -> str:
+    if finding.status is Status.IDENTICAL:
+        return ""
+    return f"{finding.status}: {finding.note}" if finding.notes else str(finding.status)
+
+
+#: How a record compares: beside what it is called, where it stays in sight.
+_OUTCOME: tuple[Column, ...] = (
+    _column("status", "status.value"),
+    _column("suspicion"),
+)
+#: By what it was compared; last in every table.
+_COMPARED_BY: tuple[Column, ...] = (_column("tolerance", lambda f: f.tolerance or BITWISE),)
+
+_SAVE: tuple[Column, ...] = (
+    _column("step"),
+    _column("rank"),
+    _column("micro_step"),
+    _column("id", _id),
+)
+_COMPARED_KEYS: tuple[Column, ...] = (
+    *_both("shape", shape_of),
+    _column("相同元素百分比(%)", _metric("equal_percent")),
+    _column("首个不匹配元素索引", _metric("first_mismatch")),
+    _column("最大绝对误差", _metric("max_abs_err")),
+    _column("最大相对误差", _metric("max_rel_err")),
+    _column("误差在千分之一内元素占比(%)", _metric("within_1e3_percent")),
+    _column("误差在百分之一内元素占比(%)", _metric("within_1e2_percent")),
+)
+_OF_KEYS: tuple[Column, ...] = (
+    _column("note"),
+    *_both("dtype", "{}.dtype".format),
+    *_both("max", _largest),
+    *_both("min", "{}.min".format),
+    *_both("mean", "{}.mean".format),
+    *_both("norm", "{}.norm".format),
+    *_COMPARED_BY,
+)
+KEY_DATA_COLUMNS = _SAVE + _OUTCOME + _COMPARED_KEYS + _OF_KEYS
+#: The same with the twelve of msprobe's SingleComparator first: its scripts may count columns.
+SINGLE_COMPARATOR_COLUMNS = _SAVE + _COMPARED_KEYS + _OUTCOME + _OF_KEYS
+
+_PLACE: tuple[Column, ...] = (
+    _column("NPU Name", "b.name"),
+    *_OUTCOME,
+    _column("Bench Name", "a.name"),
+    _column("NPU Dtype", "b.dtype"),
+    _column("Bench Dtype", "a.dtype"),
+    _column("NPU Tensor Shape", shape_of("b")),
+    _column("Bench Tensor Shape", shape_of("a")),
+)
+_ELEMENTS: tuple[Column, ...] = (
+    _column("Cosine", _metric("cosine")),
+    _column("EucDist", _metric("euclidean")),
+    _column("MaxAbsErr", _metric("max_abs_err")),
+    _column("MaxRelativeErr", _metric("max_rel_err")),
+    _column("One Thousandth Err Ratio", _share("within_1e3_percent")),
+    _column("Five Thousandths Err Ratio", _share("within_5e3_percent")),
+)
+_DIFFERENCES: tuple[Column, ...] = (
+    _column("Max diff", _difference("max")),
+    _column("Min diff", _difference("min")),
+    _column("Mean diff", _difference("mean")),
+    _column("L2norm diff", _difference("norm")),
+    _column("MaxRelativeErr", _relative_difference("max")),
+    _column("MinRelativeErr", _relative_difference("min")),
+    _column("MeanRelativeErr", _relative_difference("mean")),
+    _column("NormRelativeErr", _relative_difference("norm")),
+)
+_STATISTICS: tuple[Column, ...] = (
+    _column("NPU max", _largest("b")),
+    _column("NPU min", "b.min"),
+    _column("NPU mean", "b.mean"),
+    _column("NPU l2norm", "b.norm"),
+    _column("Bench max", _largest("a")),
+    _column("Bench min", "a.min"),
+    _column("Bench mean", "a.mean"),
+    _column("Bench l2norm", "a.norm"),
+)
+_RESULT: tuple[Column, ...] = (
+    _column("Result", lambda f: "pass" if f.status.agrees else "error"),
+    _column("Err_message", _message),
+    _column("NPU_Stack_Info", lambda f: "\n".join(_stack(f))),
+    _column("step"),
+    _column("rank"),
+    _column("NPU fingerprint", "b.fingerprint"),
+    _column("Bench fingerprint", "a.fingerprint"),
+    _column("argument"),
+    *_COMPARED_BY,
+)
+
+
+def _stack(finding: Finding) -> tuple[str, ...]:
+    """Return where the cell was called: in whole beside what went into it, as msprobe, and red.
+
+    Beside an output that agrees stands the line alone; where B has no record, nothing of A's.
+    """
+    if finding.b.name is None:
+        return ()
+    goes_in = finding.io in ("input", "parameters")
+    return finding.stack if goes_in or not finding.status.agrees else finding.stack[:1]
+
+
+def cell_columns(by_elements: bool) -> tuple[Column, ...]:
+    """Return msprobe's columns for tensor dumps if any record was compared by its elements."""
+    return _PLACE + (_ELEMENTS if by_elements else _DIFFERENCES) + _STATISTICS + _RESULT
+
+
+MAX_ROWS = 1_048_576 - 1  # what a sheet can hold, less the header
+_KEY_SHEET = "Sheet1"  # as SingleComparator's, which scripts ask for by this name
+_LONGEST_SHEET_NAME = 31
+_NOT_IN_SHEET_NAMES = re.compile(r"[\[\]:*?/\\\x00-\x1f]")
+
+
+def tables_of(
+    findings: Iterable[Finding],
+    agreements: Iterable[Agreement] = (),
+    *,
+    file_of_a_rank: Callable[[str, int | None], str] | None = None,
+    key_data_only: bool = False,
+) -> list[Table]:
+    """Return one table a key, then one a phase; their rows keep the findings' causal order.
+
+    Notes are in the language spoken when rows are written; headers and statuses are msprobe's, and
+    keywords.
+
+    Args:
+        agreements: what agrees and has no finding each; one row before those of its step and rank.
+        file_of_a_rank: if each rank of a phase has a table of its own, what that is called: given
+            the phase, and the rank, None where the phase has only one.
+        key_data_only: whether the tables of keys have the columns of msprobe's SingleComparator
+            first, for its scripts.
+    """
+    kept = findings if isinstance(findings, KeptFindings) else FindingsByTable(findings)
+    folded: dict[TableName, list[Agreement]] = {}
+    for agreement in agreements:
+        folded.setdefault((agreement.phase, False), []).append(agreement)
+    names = sorted(dict.fromkeys([*kept.ranks, *folded]), key=lambda name: not name[1])
+    tables: list[Table] = []
+    for name in names:
+        agreeing = folded.get(name, [])
+        if name[1]:
+            tables.append(_table_of_a_key(kept, name, key_data_only=key_data_only))
+            continue
+        if file_of_a_rank is None:
+            tables.append(_table_of_a_phase(kept, name, agreeing))
+            continue
+        ranks = sorted({*kept.ranks.get(name, ()), *(agreement.rank for agreement in agreeing)})
+        for rank in ranks:
+            own = [agreement for agreement in agreeing if agreement.rank == rank]
+            stem = file_of_a_rank(name[0], rank if len(ranks) > 1 else None)
+            tables.append(replace(_table_of_a_phase(kept, name, own, rank), stem=stem))
+    return tables
+
+
+_Kept = KeptFindings | FindingsByTable
+
+
+def _table_of_a_key(kept: _Kept, name: TableName, *, key_data_only: bool) -> Table:
+    columns = SINGLE_COMPARATOR_COLUMNS if key_data_only else KEY_DATA_COLUMNS
+    columns += TEXT_COLUMNS if name in kept.texts else ()
+    count = kept.ranks[name].total()
+    frozen = 4 if key_data_only else 6
+    sheet = _sheet(_KEY_SHEET, columns, lambda: kept.in_table(name), count, frozen)
+    return Table(name[0], (sheet,), 2, ("key", name[0]))
+
+
+def _table_of_a_phase(
+    kept: _Kept, name: TableName, agreements: Sequence[Agreement], rank: int | None = None
+) -> Table:
+    def findings() -> Iterator[Finding]:
+        """Yield the findings, before those of each step and rank what agrees there."""
+        folded = deque(agreements)
+        for finding in kept.in_table(name, rank):
+            while folded and (folded[0].step, folded[0].rank) <= (finding.step, finding.rank):
+                yield _as_finding(folded.popleft())
+            yield finding
+        yield from map(_as_finding, folded)
+
+    ranks = kept.ranks.get(name, Counter())
+    count = len(agreements) + (ranks.total() if rank is None else ranks[rank])
+    phase, columns = name[0], cell_columns(name in kept.by_elements)
+    sheet = _sheet(phase, columns, findings, count, frozen=4)
+    return Table(f"compare_result_{phase}", (sheet,), 1, ("phase", phase))
+
+
+def _as_finding(agreement: Agreement) -> Finding:
+    """Return what agrees as one row: its names say how many records it stands for."""
+    close = agreement.within_tolerance
+    said = say("note.records_agree", records=agreement.records)
+    counts = {"identical": agreement.identical, "within_tolerance": close}
+    return Finding(
+        record=said,
+        status=Status.WITHIN_TOLERANCE if close else Status.IDENTICAL,
+        step=agreement.step,
+        rank=agreement.rank,
+        phase=agreement.phase,
+        io="",
+        path="",
+        a=Side(name=said),
+        b=Side(name=said),
+        notes=(message("note.agreeing", **counts),) if close else (),
+        suspicions=() if agreement.suspicion is None else (agreement.suspicion,),
+    )
+
+
+def _sheet(
+    name: str,
+    columns: Sequence[Column],
+    findings: Callable[[], Iterable[Finding]],
+    count: int,
+    frozen: int,
+) -> Sheet:
+    # Excel allows 31 characters in a sheet's name, and not all of them.
+    allowed = _NOT_IN_SHEET_NAMES.sub("_", clean(name))[:_LONGEST_SHEET_NAME].strip("'")
+    shown = [column.show for column in columns]
+
+    def rows() -> Iterator[Row]:
+        for finding in findings():
+            yield colour_of_finding(finding), [show(finding) for show in shown]
+
+    return replace(
+        Sheet.from_rows(allowed or _KEY_SHEET, columns, ()),
+        rows=rows,
+        count=count,
+        wrapped=frozenset(),
+        frozen=frozen,
+    )
+
+
+def file_names(tables: Sequence[Table]) -> list[list[str]]:
+    """Return what the files of each table are called; one whose rows fill several has several."""
+    names: set[str] = set()
+    taken: dict[int, list[str]] = {}
+    for index, table in sorted(enumerate(tables), key=lambda item: item[1].precedence):
+        parts = 1 if len(table.sheets) != 1 else -(-max(1, table.sheets[0].count) // MAX_ROWS)
+        suffixes = [f"_part{n + 1}.xlsx" for n in range(parts)] if parts > 1 else [".xlsx"]
+        taken[index] = [take_name(names, table.stem, suffix) for suffix in suffixes]
+    return [taken[index] for index in range(len(tables))]
+
+
+def write_tables(tables: Sequence[Table], output: Path, *, csv: bool = False) -> list[str]:
+    """Write each table as a workbook; more rows than a sheet can hold are split over files.
+
+    Args:
+        csv: write each sheet as a CSV file as well.
+
+    Returns:
+        The files' names, in the tables' order.
+
+    Raises:
+        OSError: one cannot be written.
+    """
+    names = file_names(tables)
+    for table, own in zip(tables, names):
+        for part, name in enumerate(own):
+            start = part * MAX_ROWS
+            sheets = [sheet.part(start, start + MAX_ROWS) for sheet in table.sheets]
+            write_xlsx(output / name, sheets)
+    written = [name for own in names for name in own]
+    return [*written, *(write_csv_files(tables, output) if csv else ())]
