@@ -379,7 +379,7 @@ def test_what_cannot_be_played_is_refused_at_the_start(tmp_path, monkeypatch, op
 
 def test_a_training_that_is_longer_than_the_recorded_one_says_how_to_go_on(tmp_path):
     Training(tmp_path / "a", steps=2)
-    with pytest.raises(UsageError, match=r"step 2 asks for call 0.*steps 0 to 1.*cycle"):
+    with pytest.raises(UsageError, match=r"step 2 needs call 0.*steps 0 to 1.*cycle"):
         Training(tmp_path / "b", steps=3, rollout_from=str(tmp_path / "a"))
     with pytest.raises(UsageError, match=r"call 2 of probe_rollout in step 0.* has 2 of"):
         Training(tmp_path / "c", calls=3, rollout_from=str(tmp_path / "a"))

@@ -195,7 +195,7 @@ def test_a_dimension_that_a_shape_does_not_have_is_the_layouts_fault(whole, tmp_
     assert main([*command, "--lang", "en"]) == 1
 
     said = " ".join(capsys.readouterr().out.split())
-    assert f"('wq.*weight') cuts dimension {dim} over tp, which the shape [" in said
+    assert f"('wq.*weight') cuts dimension {dim} over tp, but the ranks hold shape [" in said
     assert "correct the layout" in said
     assert "to blame yet but the file" not in said
 
@@ -323,7 +323,7 @@ def test_statistics_of_parts_are_put_together_where_they_can_be(whole, tmp_path)
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"axes": {"tp": 3}}, "a grid of 3 ranks is that of neither run, A has 1 and B has 2"),
+        ({"axes": {"tp": 3}}, "a grid of 3 ranks fits neither run, A has 1 and B has 2"),
         ({"tp": 2}, "`axes`"),
         ({"axes": {"tp": 0}}, "tp has the size 0"),
         ({"axes": {"tp": 2}, "shard": {}}, "shard is not known"),

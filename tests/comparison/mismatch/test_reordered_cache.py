@@ -114,7 +114,7 @@ def test_rows_stand_behind_the_tokens_that_they_were_computed_behind(tmp_path, c
     assert main(["mismatch", str(recorded(tmp_path / "run", later, apart=0))]) == 0
     out = capsys.readouterr().out
     assert "6 rows of the rollout continue other samples" in out
-    assert "the first in call 4: row 0 of its batch goes on with sample 0" in out
+    assert "the first in call 4: row 0 of its batch continues sample 0" in out
     assert "24 of 24 rows of the rollout aligned" in out
     assert "go on otherwise" not in out
 

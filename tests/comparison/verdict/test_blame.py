@@ -108,7 +108,7 @@ def test_an_argument_that_cannot_be_compared_is_a_doubt(of_both):
             recording.call("a", "Dense", lambda x, _: x * (1 + (run == "b")), np.ones(2), object())
 
     found = of_both(record).verdict.first_divergence
-    assert "input.1 is a value of type" in found.explanation
+    assert "input.1 has type" in found.explanation
     assert "may be to blame" in found.explanation
 
 

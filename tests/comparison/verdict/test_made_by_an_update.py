@@ -124,7 +124,7 @@ def test_what_a_cell_made_comes_of_that_cell(compared, tmp_path):
     assert first(keys).record == "log_prob"
     layers = compared(fault, after=tmp_path / "0" / "out", key_data_dump=False)
     assert layers.earlier[1] is Relation.INSIDE
-    assert "it named log_prob at step 0, actor_update, which comes of this" in render(layers)
+    assert "it named log_prob at step 0, actor_update, which results from this" in render(layers)
 
 
 def test_what_is_made_of_gradients_comes_of_them(compared, tmp_path):
@@ -173,7 +173,7 @@ def test_what_was_saved_of_what_a_loss_is_given_is_not_called_missing(
     """What was saved and agrees is named, and loss_inputs is asked for what was not."""
     fault = Fault("loss", UPDATE, change=lambda v: v * np.float32(1.37))
     found = first(compared(fault, updates=updates, **training, **KEYS))
-    assert f"Of what the loss may be given, {saved} agree bit for bit, too." in found.explanation
+    assert f"Of the inputs of the loss, {saved} agree bit for bit, too." in found.explanation
     assert f"{missing}" in found.explanation
     assert "in no key data: save loss_inputs" in found.explanation
     assert "What the loss is given was not saved" not in found.explanation
@@ -274,7 +274,7 @@ def test_a_forgotten_mask_is_told_from_other_means(compared, key, seed):
     training = {"keys": ("log_prob", key), "lengths": lengths, "off_policy": True, **KEYS}
     found = first(compared(other={"aggregation": "places"}, **training))
     assert found.culprit.details["means"] == {"A": "tokens", "B": "places"}
-    assert "B over all places, padding among them" in found.explanation
+    assert "B over all positions, with padding" in found.explanation
 
 
 @pytest.mark.parametrize("way", ["sequences", "places"])
@@ -313,7 +313,7 @@ def test_parts_that_agree_leave_how_they_are_added(compared):
     keys = ("log_prob", "ratio", "kl", "kl_loss", "actor_loss", "loss")
     found = first(compared(other={"beta": 0.9}, keys=keys, updates=2, **KEYS))
     assert found.culprit.details["parts"] == ["actor_loss", "kl_loss"]
-    assert "how it is made of actor_loss, kl_loss" in found.explanation
+    assert "the way it is made of actor_loss, kl_loss" in found.explanation
     assert "c is 0.05 in A and 0.9 in B" in found.explanation
     assert found.next_step is None
 

@@ -317,8 +317,8 @@ def test_the_answers_of_all_three_kinds(compared, tmp_path):
     assert "DIVERGED at step 2, actor_generate_sequences, rank 0\n" in text
     assert (
         "In B the network of actor_generate_sequences still has the weights of step 1, in 3 of 3 "
-        "parameters that are others in actor_update by now: not synchronised. In A it has those of "
-        "actor_update, as it should." in text
+        "parameters that are different in actor_update by now: it was not synchronised. In A it "
+        "has those of actor_update, as it should." in text
     )
     written = json.loads((tmp_path / "out" / "verdict.json").read_text())["first_divergence"]
     assert written["cause"] == "parameter"
