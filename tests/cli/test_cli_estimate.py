@@ -165,7 +165,7 @@ def test_what_a_planned_recording_asks_for_and_was_never_recorded_is_said(tmp_pa
         plan.write_text(json.dumps({"msprobe_config": content}))
         assert said in cli("estimate", tmp_path / "cheap", "--config", plan, code=2).err
     with_both = ["estimate", str(tmp_path / "cheap"), "--config", str(plan), "--include", "x"]
-    assert "--include cannot stand beside --config" in cli(*with_both, code=2).err
+    assert "--include cannot be given with --config" in cli(*with_both, code=2).err
 
 
 def test_what_was_left_out_is_said_in_words(tmp_path):

@@ -87,7 +87,7 @@ def test_a_file_that_was_edited_since_is_not_shown(tmp_path, recorded, content, 
     file = tmp_path / "net.py"
     file.write_text(content)
     shown = cli("show", recorded(file), ENTRY, "--code").out
-    assert f"line 3 of {file} is another one by now" in shown
+    assert f"line 3 of {file} has changed since" in shown
     assert "other = 1" not in shown
     assert "> 3  scores = mint.matmul(q, x)" in shown
 

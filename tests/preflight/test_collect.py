@@ -435,12 +435,12 @@ BAD = [
     (Asked(configurations=["broken.yaml"]), "broken.yaml"),
     (Asked(configurations=["list.yaml"]), "expected a mapping"),
     (Asked(configurations=["list.json"]), "holds a list"),
-    (Asked(configurations=["half.json"]), "half.json is no JSON"),
+    (Asked(configurations=["half.json"]), "half.json is not JSON"),
     (Asked(configurations=["."]), "is a directory"),
     (Asked(configurations=["a=ok.yaml", "a=list.yaml"]), "would both be called a"),
     (Asked(checkpoints=["absent.ckpt"]), "--checkpoint absent.ckpt: there is no such file"),
     (Asked(checkpoints=["empty"]), "holds no file"),
-    (Asked(command=["absent_program"]), "absent_program is no program"),
+    (Asked(command=["absent_program"]), "absent_program is not a program"),
     (Asked(command=["train.py"]), "such as -- python train.py"),
 ]
 

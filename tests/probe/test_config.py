@@ -523,7 +523,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path, text: str, key: str,
     """YAML would take one of them and lose the other; the trainer's own sections are its own."""
     path = tmp_path / "ppo.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=f"line {line}: '{key}' stands there once more"):
+    with pytest.raises(ConfigError, match=f"line {line}: '{key}' is repeated"):
         load_config(path)
     path.write_text("train: {lr: 1, lr: 2}\nmsprobe_config: {msprobe: true}\ntrain: {}\n")
     assert load_config(path).msprobe

@@ -149,11 +149,11 @@ def test_a_mapping_names_weights_that_are_inputs_by_outputs(tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("haed: [head.left, head.right]", "fits no cell of the rollout network"),
+        ("haed: [head.left, head.right]", "matches no cell of the rollout network"),
         ("head: [head.left, head.wrong]", "no cell head.wrong"),
         ("head: [head.left, up]", "[64, 40]"),
         ("head: {parts: [head.left, head.right], groups: 5}", "[64, 24]"),
-        ("haed: head", "fits no cell of the rollout network"),
+        ("haed: head", "matches no cell of the rollout network"),
         ("up: upp", "no cell upp"),
     ],
 )

@@ -161,7 +161,7 @@ def test_a_batch_that_agrees_is_not_suspected(compared):
     first = compared("optimizer 0", batches=True, **NO_LAYERS).verdict.first_divergence
     assert first.record == "log_prob"
     assert first.culprit.details["batch_agrees"] is True
-    assert "is to blame, or the forward pass of micro-step 1 (its batch agrees" in first.explanation
+    assert ", or the forward pass of micro-step 1 (its batch agrees" in first.explanation
 
 
 def test_the_critics_own_update_is_named(compared):

@@ -309,7 +309,7 @@ def test_names_of_nothing_are_noted(tmp_path, dumps):
         ),
         ("api", "ms_api: F.abs\npt_api: T.abs\nms_args: [0, 0]\n", "expected a list of numbers or"),
         ("api", "- ms_api: F.abs\n  pt_ap: T.abs\n", "line 2: pt_ap.*pt_api"),
-        ("layer", "a: &x\n  b: *x\n", "line 1: a value holds itself"),
+        ("layer", "a: &x\n  b: *x\n", "line 1: a value contains itself"),
         ("cell", "a: [\n", "is not valid YAML"),
     ],
 )
