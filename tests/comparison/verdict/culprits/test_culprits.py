@@ -305,7 +305,7 @@ def test_random_faults_are_laid_at_the_right_door(tmp_path, number):
         assert details["unmoved"] == unmoved, case
         assert found.cause is Cause.PARAMETER, case
         assert "the optimizer step" in found.explanation, case
-        assert "look at loading" not in found.explanation, case
+        assert "check loading" not in found.explanation, case
     if details.get("run") is not None:
         assert details["run"] == ("A" if in_a else "B"), case
 
@@ -605,7 +605,7 @@ def test_initial_weights_that_differ_are_no_update(compared):
     comparison = compared("initial")
     assert (first(comparison).step, first(comparison).cause) == (0, Cause.PARAMETER)
     assert code(comparison) is None
-    assert "look at loading" in first(comparison).explanation
+    assert "check loading" in first(comparison).explanation
 
 
 def test_cells_left_out_are_a_reservation(compared):
