@@ -45,7 +45,7 @@ def test_a_policy_keeps_its_names_inside_the_cells_that_train_it():
 
 
 def test_an_inner_cell_lies_inside():
-    with pytest.raises(ValueError, match="Scale is no cell of Policy"):
+    with pytest.raises(ValueError, match="Scale is not a cell of Policy"):
         name_as_seen_from(Scale(), Policy())
     policy = Policy()
     name_as_seen_from(policy, policy)

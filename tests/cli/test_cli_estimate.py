@@ -156,7 +156,7 @@ def test_what_a_planned_recording_asks_for_and_was_never_recorded_is_said(tmp_pa
     plan.write_text(json.dumps({"msprobe_config": {**runs.EVERYTHING, "token_range_end": 7}}))
     text = cli("estimate", tmp_path / "cheap", "--config", plan).out
     assert "reference_compute_log_prob was not recorded, so it is not in the estimate" in text
-    assert "of generation, only tokens 0 to 1 can be in it" in text
+    assert "only tokens 0 to 1 of generation can be in it" in text
     for content, said in (
         ({"msprobe": False}, "switches nothing on"),
         ({"msprobe": True}, "switches nothing on"),
@@ -165,7 +165,7 @@ def test_what_a_planned_recording_asks_for_and_was_never_recorded_is_said(tmp_pa
         plan.write_text(json.dumps({"msprobe_config": content}))
         assert said in cli("estimate", tmp_path / "cheap", "--config", plan, code=2).err
     with_both = ["estimate", str(tmp_path / "cheap"), "--config", str(plan), "--include", "x"]
-    assert "--include cannot stand beside --config" in cli(*with_both, code=2).err
+    assert "--include cannot be given with --config" in cli(*with_both, code=2).err
 
 
 def test_what_was_left_out_is_said_in_words(tmp_path):

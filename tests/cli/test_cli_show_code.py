@@ -78,7 +78,7 @@ def test_an_entry_says_where_it_was_called(tmp_path, recorded, cli):
 def test_a_file_that_is_not_at_hand_leaves_what_was_recorded(tmp_path, recorded, cli):
     shown = cli("show", recorded(tmp_path / "net.py"), ENTRY, "--code").out
     assert "  > 3  scores = mint.matmul(q, x)" in shown
-    assert "net.py is not at hand here: this is what was recorded" in shown
+    assert "net.py is not on this machine: this is what was recorded" in shown
 
 
 @pytest.mark.parametrize("content", ["other = 1\n" * 5, "x = 1\n", ""])
@@ -87,7 +87,7 @@ def test_a_file_that_was_edited_since_is_not_shown(tmp_path, recorded, content, 
     file = tmp_path / "net.py"
     file.write_text(content)
     shown = cli("show", recorded(file), ENTRY, "--code").out
-    assert f"line 3 of {file} is another one by now" in shown
+    assert f"line 3 of {file} has changed since" in shown
     assert "other = 1" not in shown
     assert "> 3  scores = mint.matmul(q, x)" in shown
 

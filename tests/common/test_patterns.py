@@ -148,7 +148,10 @@ NESTED = "a0: &a0 [1, 1]\n" + "".join(
         ("a: !!timestamp never", "does not fit its tag"),
         ("a: !!bool maybe", "does not fit its tag"),
         ("a: !!float ''", "does not fit its tag"),
-        ("a: {" + ", ".join(f"{i * (2**61 - 1)}: 1" for i in range(1, 2000)) + "}", "are no texts"),
+        (
+            "a: {" + ", ".join(f"{i * (2**61 - 1)}: 1" for i in range(1, 2000)) + "}",
+            "are not texts",
+        ),
         ("#" * (3 << 20), "larger than 2 MiB"),
     ],
 )

@@ -262,7 +262,7 @@ def test_a_prefix_is_taken_off_also_behind_an_optimizers(tmp_path):
     b = {name.replace("layers", "blocks"): array for name, array in a.items()}
     assert pair(tmp_path, a, b, mapping=mapping)
     mapping.write_text("layers.*: block\n")
-    with pytest.raises(UsageError, match="come to the name"):
+    with pytest.raises(UsageError, match="get the name"):
         pair(tmp_path, a, b, mapping=mapping)
     mapping.write_text("nowhere: block\n")
     with pytest.raises(UsageError, match="nowhere"):

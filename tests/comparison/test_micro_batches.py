@@ -179,7 +179,7 @@ def test_statistics_of_unlike_batches_are_coverage(tmp_path):
         masks = [f.record for f in result.findings if f.io == "output"]
         assert masks == ["Cell.mask.Mask.forward.0.output.0"]
         assert any("record both with task: tensor" in note for note in result.notes)
-        assert "tensors of batches of unlike size" in gaps(result)
+        assert "tensors of batches of different sizes" in gaps(result)
     other = record(tmp_path / "b", task="statistics", parts=((0, 1), (2, 3), (4, 5), (6, 7)))
     assert compare_runs(run, other, phases=(LOG_PROB, UPDATE)).verdict.status is Outcome.IDENTICAL
 

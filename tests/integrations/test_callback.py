@@ -225,7 +225,7 @@ def test_names_may_be_those_of_a_cell_inside(
     assert names_of_the_decoder < found
     assert "Cell.outer.loss.Loss.forward.0" in found
     other = ProbeCallback(settings(existing="overwrite"), network=Decoder())
-    with pytest.raises(UsageError, match="Decoder, which is no cell of the DecoderWithLoss"):
+    with pytest.raises(UsageError, match="Decoder, which is not a cell of the DecoderWithLoss"):
         model.train(1, batches(), callbacks=[other])
     assert hook_count(network) == 0
 

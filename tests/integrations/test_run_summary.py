@@ -127,7 +127,7 @@ def test_a_run_that_cannot_be_read_costs_the_script_nothing(tmp_path, own):
     result = own("removed")
     assert result.returncode == 0
     assert "Traceback" not in result.stderr
-    assert summary_of(result.stderr)[0].startswith(f"what {tmp_path / 'run'} holds could not be ")
+    assert summary_of(result.stderr)[0].startswith(f"{tmp_path / 'run'} could not be ")
 
 
 @pytest.mark.parametrize("how", ["no stderr", "broken"])

@@ -154,7 +154,7 @@ def test_a_run_that_is_removed_is_said_once_and_is_no_divergence(tmp_path, caplo
         end_step(b)
         end_step(b)
     (said,) = [m for m in caplog.messages if "compared" in m]
-    assert "is not there any more: from step 1 on nothing is compared" in said
+    assert "no longer exists: from step 1 on nothing is compared" in said
 
 
 def test_a_run_that_is_damaged_is_said_once_and_is_no_divergence(tmp_path, other, caplog):

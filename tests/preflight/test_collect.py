@@ -320,7 +320,7 @@ def test_a_batch_of_many_values_differs_by_each_of_them(
     assert said["ac"][0] == 1
     assert "batch 0: [1000:]: 2002 #" in said["ac"][1]
     assert said["de"][0] == 0
-    assert "batch 0: [1000:] 2 nothing but the type is known" in said["de"][1]
+    assert "batch 0: [1000:] 2 only the type is known" in said["de"][1]
 
 
 def test_other_checkpoints_are_fingerprinted_file_by_file(here: Path) -> None:
@@ -435,12 +435,12 @@ BAD = [
     ({"configurations": ["broken.yaml"]}, "broken.yaml"),
     ({"configurations": ["list.yaml"]}, "expected a mapping"),
     ({"configurations": ["list.json"]}, "holds a list"),
-    ({"configurations": ["half.json"]}, "half.json is no JSON"),
+    ({"configurations": ["half.json"]}, "half.json is not JSON"),
     ({"configurations": ["."]}, "is a directory"),
     ({"configurations": ["a=ok.yaml", "a=list.yaml"]}, "would both be called a"),
     ({"checkpoints": ["absent.ckpt"]}, "--checkpoint absent.ckpt: there is no such file"),
     ({"checkpoints": ["empty"]}, "holds no file"),
-    ({"command": ["absent_program"]}, "absent_program is no program"),
+    ({"command": ["absent_program"]}, "absent_program is not a program"),
     ({"command": ["train.py"]}, "such as -- python train.py"),
 ]
 

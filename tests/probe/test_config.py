@@ -353,8 +353,8 @@ WRONG: dict[str, dict[str, list[Any]]] = {
     "a regular expression": {"include": [[1]], "exclude": [["("]]},
     "a list of forward, backward": {"directions": ["forward"]},
     "one of forward, backward": {"directions": [["sideways"]]},
-    "a list of forward, backward: one of them at least": {"directions": [[]]},
-    "a list of input, output: one of them at least": {"parts": [[]]},
+    "a list with at least one of forward, backward": {"directions": [[]]},
+    "a list with at least one of input, output": {"parts": [[]]},
     "warn, stop, or module:function": {"on_finding": ["halt", True, "my_module:", "my module:f"]},
     "the path of a rule file": {"rules": [5]},
     "a mapping of phase name to role": {"phases": [["reward"]]},
@@ -505,7 +505,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path, text, key, line):
     """YAML would take one of them and lose the other; the trainer's own sections are its own."""
     path = tmp_path / "ppo.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=f"line {line}: '{key}' stands there once more"):
+    with pytest.raises(ConfigError, match=f"line {line}: '{key}' is repeated"):
         load_config(path)
     path.write_text("train: {lr: 1, lr: 2}\nmsprobe_config: {msprobe: true}\ntrain: {}\n")
     assert load_config(path).msprobe

@@ -198,7 +198,7 @@ def test_misuse_is_named(layer_probe):
     ):
         with pytest.raises(UsageError, match=message):
             probe.phase(names_)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="a model is that of one phase"):
+    with pytest.raises(UsageError, match="a model belongs to one phase"):
         probe.phase(BOTH, model=Small())
     with pytest.raises(UsageError, match="before a network was watched"), probe.phase(BOTH):
         pass

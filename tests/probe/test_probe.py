@@ -434,7 +434,7 @@ def test_a_phase_in_which_nothing_ran_warns_once(layer_probe, warnings_of, recor
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"step_start": 7, "step_end": 7}, "step_start 7 … step_end 7 meets none of them"),
+        ({"step_start": 7, "step_end": 7}, "step_start 7 … step_end 7 matches none of them"),
         ({"token_range_start": 5, "token_range_end": 6}, "token_range_start 5"),
         ({"directions": ["backward"]}, "directions leaves out forward"),
     ],

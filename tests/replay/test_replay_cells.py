@@ -165,7 +165,7 @@ def test_two_runs_as_a_new_user_would(runs, tmp_path, monkeypatch, capsys):
     assert main([*command, "--network", "networks_of_tests:actor", "--lang", "en"]) == 1
     said = capsys.readouterr().out.splitlines()
     assert "B is the wrong one." in said
-    assert "What went in is the same in A and B, bit for bit." in said
+    assert "The inputs are the same in A and B, bit for bit." in said
     assert [line for line in said if line.startswith("A agrees with float64 to ")]
     assert [line for line in said if line.startswith("B is off by ")]
     files = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_file()}

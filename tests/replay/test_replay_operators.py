@@ -418,7 +418,7 @@ def test_a_kernel_that_computes_in_fewer_bits_than_it_is_given_proves_nothing(tm
     side_of(run, "Mint.exp.0.forward", tmp_path / "a")
     found = replayed(Recomputed(tmp_path / "a", in_float32))
     assert found["verdict"] == "undecided"
-    assert "Float32 when given Float64" in found["notes"][0]
+    assert "Float32 for inputs in Float64" in found["notes"][0]
 
 
 def side_of(run: Path, entry: str, output: Path) -> None:

@@ -192,7 +192,7 @@ def test_what_differs_before_any_tensor_comes_first():
     )
     lines = render(parted(preflight=Preflight(tuple(differences), weights))).splitlines()
     assert lines[:8] == [
-        "Before any tensor, these differ:",
+        "Before any tensor, these settings differ:",
         "  initial weights of actor: 4 of 120 parameters differ, 1 only in B (w1, w2, w3, …)",
         "  seeds: seed: 1 in A, nothing in B",
         "  versions: mindspore: 2.6 in A, 2.7 in B",
@@ -338,7 +338,7 @@ def test_lines_that_share_their_reason_stand_in_one():
     unread = [message("preflight.weights_unreadable", role=role, side="A") for role in roles]
     found = merged([*unread[:1], *said("x"), *unread[1:]])
     assert [text_of(one, "en") for one in found] == [
-        "initial weights of actor / critic / reference: run A has none that can be read",
+        "initial weights of actor / critic / reference: those of run A cannot be read",
         "x",
     ]
     sides = [message("preflight.whose_rank", side=side) for side in "AB"]

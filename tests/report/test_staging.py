@@ -186,7 +186,7 @@ def test_a_file_that_no_comparison_wrote_is_never_replaced(tmp_path, name, how):
         else:
             (out / name).write_bytes(b"a year's work")
     before = content(out)
-    with pytest.raises(OutputError, match=rf"{re.escape(name)}.* is not as a comparison wrote it"):
+    with pytest.raises(OutputError, match=rf"{re.escape(name)}.* is not what a comparison wrote"):
         write_report(comparison("loss"), out, csv=True)
     if name in ("summary.xlsx", "verdict.json"):  # known before anything is compared
         with pytest.raises(OutputError, match="Move it away"):

@@ -141,7 +141,7 @@ def test_what_is_drawn_behind_a_played_rollout_is_what_was_drawn(tmp_path, caplo
     (tmp_path / "a/generators.rank0.jsonl").unlink()
     assert not same(first, drawn("e", rollout_from=str(tmp_path / "a")))
     assert played("e") is False
-    assert caplog.text.count("is not what it drew") == 1
+    assert caplog.text.count("differs from that run") == 1
 
 
 def test_what_operators_and_own_generators_draw_behind_a_played_rollout(tmp_path):
@@ -377,7 +377,7 @@ def test_what_cannot_be_played_is_refused_at_the_start(tmp_path, monkeypatch, op
 
 def test_a_training_that_is_longer_than_the_recorded_one_says_how_to_go_on(tmp_path):
     Training(tmp_path / "a", steps=2)
-    with pytest.raises(UsageError, match=r"step 2 asks for call 0.*steps 0 to 1.*cycle"):
+    with pytest.raises(UsageError, match=r"step 2 needs call 0.*steps 0 to 1.*cycle"):
         Training(tmp_path / "b", steps=3, rollout_from=str(tmp_path / "a"))
     with pytest.raises(UsageError, match=r"call 2 of probe_rollout in step 0.* has 2 of"):
         Training(tmp_path / "c", calls=3, rollout_from=str(tmp_path / "a"))

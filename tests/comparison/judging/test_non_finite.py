@@ -19,7 +19,7 @@ from mindrlhf_msprobe.storage.columns.leaf_json import is_ordinary
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 
 PHASE = "actor_update"
-GAP = "gradients that cannot be known beside NaN or infinity"
+GAP = "gradients that are unknown beside NaN or infinity"
 
 
 def nan_from(place, phase=PHASE):

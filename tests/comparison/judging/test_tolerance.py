@@ -108,7 +108,7 @@ def test_numbers_yaml_reads_as_text(tmp_path, text):
         ("x: {rtol: [1]}", "expected a number, 0 or larger"),
         ("x: {atol: 2024-01-01}", "expected a number, 0 or larger"),
         ("x: {rtol: 1", "is not valid YAML"),
-        ("x: {rtol: 1}\ny: {}\nx: {rtol: 2}", "line 3: .x. stands there once more"),
+        ("x: {rtol: 1}\ny: {}\nx: {rtol: 2}", "line 3: .x. is repeated"),
     ],
 )
 def test_a_file_that_is_wrong_is_one_clear_error(tmp_path, text, message, capsys):

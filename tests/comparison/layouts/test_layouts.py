@@ -144,9 +144,9 @@ def test_a_strategy_file_says_how_parameters_are_cut(whole, tmp_path):
         ("other.ckpt", "it is of 8 ranks, the grid has 4"),
         ("pickle.ckpt", "strategy: "),
         ("nothing.ckpt", "nothing.ckpt"),
-        ("empty", "is no strategy"),
-        ([], "is no strategy"),
-        (7, "is no strategy"),
+        ("empty", "is not a strategy"),
+        ([], "is not a strategy"),
+        (7, "is not a strategy"),
     ],
 )
 def test_a_strategy_that_cannot_be_used_is_refused(whole, tmp_path, strategy, why):
@@ -166,7 +166,7 @@ def test_a_strategy_alone_needs_the_grid_that_a_run_recorded(whole, tmp_path):
     b = record_split(tmp_path / "b", cells, {"dp": 2, "tp": 2})
     file = strategy_of(cells, tmp_path / "s.ckpt")
 
-    with pytest.raises(ConfigError, match="what its ranks are"):
+    with pytest.raises(ConfigError, match="places of its ranks"):
         compare_runs(a, b, layout=file)
 
 
@@ -195,9 +195,9 @@ def test_a_dimension_that_a_shape_does_not_have_is_the_layouts_fault(whole, tmp_
     assert main([*command, "--lang", "en"]) == 1
 
     said = " ".join(capsys.readouterr().out.split())
-    assert f"('wq.*weight') cuts dimension {dim} over tp, which the shape [" in said
+    assert f"('wq.*weight') cuts dimension {dim} over tp, but the ranks hold shape [" in said
     assert "correct the layout" in said
-    assert "to blame yet but the file" not in said
+    assert "only the file is to blame" not in said
 
 
 def test_samples_are_matched_by_their_tokens(whole, tmp_path):
@@ -323,7 +323,7 @@ def test_statistics_of_parts_are_put_together_where_they_can_be(whole, tmp_path)
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"axes": {"tp": 3}}, "a grid of 3 ranks is that of neither run, A has 1 and B has 2"),
+        ({"axes": {"tp": 3}}, "a grid of 3 ranks fits neither run, A has 1 and B has 2"),
         ({"tp": 2}, "`axes`"),
         ({"axes": {"tp": 0}}, "tp has the size 0"),
         ({"axes": {"tp": 2}, "shard": {}}, "shard is not known"),

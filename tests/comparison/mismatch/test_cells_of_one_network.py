@@ -55,7 +55,7 @@ def test_a_cell_that_the_rollout_lacks_is_named(tmp_path, capsys, missing, named
     main(["mismatch", str(run)])
     out = capsys.readouterr().out
     assert f"{missing} (RMSNorm) ran before" in out
-    assert "by its weights" not in out
+    assert "because of its weights" not in out
 
 
 def test_a_cell_that_the_training_lacks_is_named(tmp_path):

@@ -472,4 +472,4 @@ def test_ids_repeated_at_the_end_of_a_prompt_are_tokens_where_the_network_was_gi
     one = find_mismatch(run).found[0]
     assert one.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
     assert one.rows == one.tokens == 3 * (4 + 2)
-    assert not any("go on otherwise" in str(note) for note in one.notes)
+    assert not any("continue differently" in str(note) for note in one.notes)

@@ -219,8 +219,8 @@ def test_what_is_said_of_them(tmp_path, capsys):
     run = recorded(tmp_path / "run", other_router)
     assert main(["mismatch", str(run), "-o", str(tmp_path / "out")]) == 1
     shown = capsys.readouterr().out
-    assert "experts: 1 of 2 routers chose otherwise" in shown
-    assert "part by it (its input agrees within rounding)" in shown
+    assert "experts: 1 of 2 routers chose differently" in shown
+    assert "differ by it (its input agrees within rounding)" in shown
     (step,) = json.loads((tmp_path / "out" / "mismatch.json").read_text("utf-8"))["steps"]
     second = step["experts"][1]
     assert second["cell"].startswith("layers.1.moe.router")

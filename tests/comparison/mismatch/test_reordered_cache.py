@@ -114,9 +114,9 @@ def test_rows_stand_behind_the_tokens_that_they_were_computed_behind(tmp_path, c
     assert main(["mismatch", str(recorded(tmp_path / "run", later, apart=0))]) == 0
     out = capsys.readouterr().out
     assert "6 rows of the rollout continue other samples" in out
-    assert "the first in call 4: row 0 of its batch goes on with sample 0" in out
+    assert "the first in call 4: row 0 of its batch continues sample 0" in out
     assert "24 of 24 rows of the rollout aligned" in out
-    assert "go on otherwise" not in out
+    assert "continue differently" not in out
 
 
 def test_hypotheses_that_were_dropped_are_no_tokens_of_a_sample(tmp_path, capsys):
@@ -134,7 +134,7 @@ def test_what_nothing_decides_is_said_to_be_undecided(tmp_path, capsys):
     assert main(["mismatch", str(run)]) == 2
     out = capsys.readouterr().out
     assert "as beam search does, or its rows may be mixed up" in out
-    assert "error is born" not in out
+    assert "the error arises in" not in out
     one = find_mismatch(run).found[0]
     assert (one.status, one.cause, one.first, one.births) == (Agreement.UNDECIDED, None, None, ())
     json.dumps(one.to_json())

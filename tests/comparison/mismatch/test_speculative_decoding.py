@@ -73,7 +73,7 @@ def test_all_tokens_are_aligned(tmp_path, capsys, calls, rows):
     out = capsys.readouterr().out
     assert f"{rows} of {rows} rows of the rollout aligned" in out
     assert ("4 rows of rejected drafts" in out) == (calls is drafted)
-    assert "go on otherwise" not in out
+    assert "continue differently" not in out
 
 
 @pytest.mark.parametrize("calls", [drafted, chunked])

@@ -96,8 +96,8 @@ def test_what_cannot_be_told_from_the_weights_is_no_computation(tmp_path, capsys
     assert main(["mismatch", str(run)]) == 1
     out = capsys.readouterr().out
     assert "cause:" not in out
-    assert "head may part by its weights or by what it computes" in out
-    assert "5 of 7 of the rollout's compared" in out
+    assert "head may differ because of its weights or because of what it computes" in out
+    assert "5 of 7 of the rollout's weights were compared" in out
     assert "2 of the rollout's (head.w, head.b) and 4 of the training's" in out
     assert "all" not in out.split("weights:", 1)[1].splitlines()[0]
     one = find_mismatch(run).found[0]
@@ -130,7 +130,7 @@ def test_what_a_cell_was_given_beside_its_rows_may_be_to_blame(tmp_path, capsys,
     one = find_mismatch(run).found[0]
     assert (one.cause, one.first.name) == (cause, "down output.0")
     assert main(["mismatch", str(run)]) == 1
-    listed = "not compared of what down was given: down input.1" in capsys.readouterr().out
+    listed = "these inputs of down were not compared: down input.1" in capsys.readouterr().out
     assert listed is (cause is None)
 
 
@@ -149,11 +149,11 @@ def test_a_mapping_names_weights_that_are_inputs_by_outputs(tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("haed: [head.left, head.right]", "fits no cell of the rollout network"),
+        ("haed: [head.left, head.right]", "matches no cell of the rollout network"),
         ("head: [head.left, head.wrong]", "no cell head.wrong"),
         ("head: [head.left, up]", "[64, 40]"),
         ("head: {parts: [head.left, head.right], groups: 5}", "[64, 24]"),
-        ("haed: head", "fits no cell of the rollout network"),
+        ("haed: head", "matches no cell of the rollout network"),
         ("up: upp", "no cell upp"),
     ],
 )

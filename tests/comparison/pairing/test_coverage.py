@@ -71,7 +71,7 @@ def test_single_steps_that_were_not_chosen_are_coverage(trained, tmp_path):
     verdict = compare_runs(trained(), less).verdict
     assert verdict.status is Outcome.IDENTICAL
     assert {gap.reason for gap in verdict.coverage} == {
-        "step 1 is none of those recorded (steps: [0])"
+        "step 1 is not among those recorded (steps: [0])"
     }
 
 

@@ -146,12 +146,10 @@ def test_the_update_before_a_micro_step_is_named_everywhere(compared, tmp_path, 
     written = json.loads((tmp_path / "out" / "verdict.json").read_text())["first_divergence"]
     assert (written["micro_step"], written["opening"], written["times"]) == (number, None, 3)
     assert written["culprit"] == {"code": "earlier_update", **details, "record": [UPDATE]}
-    known, _, wanted = first.explanation.partition("key data alone do not tell which")
-    assert "is to blame, or the batch or the forward pass of" in known
-    assert (
-        wanted
-        == f": record the cells of {UPDATE}, gradients included, in step 0 of both runs to decide."
-    )
+    known, _, wanted = first.explanation.partition("Key data alone do not tell which")
+    assert "To blame is the " in known
+    assert ", or the batch or the forward pass of" in known
+    assert wanted == f": record the cells of {UPDATE}, with gradients, in step 0 of both runs."
     sheet = openpyxl.load_workbook(tmp_path / "out" / "summary.xlsx")["verdict"]
     cells = {row[1]: row[2] for row in sheet.iter_rows(values_only=True)}
     assert f"micro-step {number}" in cells["where"]
@@ -163,7 +161,7 @@ def test_a_batch_that_agrees_is_not_suspected(compared):
     first = compared("optimizer 0", batches=True, **NO_LAYERS).verdict.first_divergence
     assert first.record == "log_prob"
     assert first.culprit.details["batch_agrees"] is True
-    assert "is to blame, or the forward pass of micro-step 1 (its batch agrees" in first.explanation
+    assert ", or the forward pass of micro-step 1 (its batch agrees" in first.explanation
 
 
 def test_the_critics_own_update_is_named(compared):

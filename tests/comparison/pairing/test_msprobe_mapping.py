@@ -263,7 +263,7 @@ def test_of_several_the_first_counts(tmp_path, dumps):
     cell, data = written(tmp_path, MAPPINGS["cell_parts"]), dict(MAPPINGS["data"] or {})
     result = compare_runs(*dumps, cell_mapping=cell, data_mapping=data, layer_mapping=False)
     assert result.notes == (
-        "data_mapping is not used: cell_mapping is given, too, and goes before it",
+        "data_mapping is not used: cell_mapping is given, too, and takes precedence",
     )
     assert result.verdict.status is Outcome.WITHIN_TOLERANCE
     with pytest.raises(UsageError, match="mapping and cell_mapping are both given"):
@@ -274,7 +274,7 @@ def test_names_of_nothing_are_noted(tmp_path, dumps):
     """The answer names the first line that is of nothing in B, and how many more there are."""
     names = {"attn": "self_attention", "nothing.Dense": "x.Linear", "other": "y"}
     result = compare_runs(*dumps, cell_mapping=written(tmp_path, names))
-    assert "cell_mapping: nothing in B is called nothing.Dense and 1 more" in result.notes
+    assert "cell_mapping: nothing in B has the name nothing.Dense and 1 more" in result.notes
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_names_of_nothing_are_noted(tmp_path, dumps):
         ),
         ("cell", "- a\n", "expected a mapping of names at the top of the file, found a list"),
         ("cell", "{}", "is empty; expected lines such as 'fc2.Dense: fc2.Linear'"),
-        ("cell", "a: b\na: c\n", "line 2: 'a' stands there once more, after line 1"),
+        ("cell", "a: b\na: c\n", "line 2: 'a' is repeated, after line 1"),
         ("data", "Cell.a: [1]\n", r"line 1: 'Cell.a': \[1\]; expected a name"),
         ("layer", "Block: fc\n", "line 1: 'Block': 'fc'; expected a layer's class and a mapping"),
         ("layer", "Mlp:\n  a: b\n  c: null\n", "line 3: Mlp: 'c': None; expected a name"),
@@ -309,7 +309,7 @@ def test_names_of_nothing_are_noted(tmp_path, dumps):
         ),
         ("api", "ms_api: F.abs\npt_api: T.abs\nms_args: [0, 0]\n", "expected a list of numbers or"),
         ("api", "- ms_api: F.abs\n  pt_ap: T.abs\n", "line 2: pt_ap.*pt_api"),
-        ("layer", "a: &x\n  b: *x\n", "line 1: a value holds itself"),
+        ("layer", "a: &x\n  b: *x\n", "line 1: a value contains itself"),
         ("cell", "a: [\n", "is not valid YAML"),
     ],
 )

@@ -374,8 +374,8 @@ def test_settings_of_a_script_are_compared_with_those_at_the_first_phase(tmp_pat
     [
         (json.dumps(CONTENT)[:200], "cut off"),
         ("", "cut off"),
-        ("[]", "is no file of `preflight collect`"),
-        ("{}", "is no file of `preflight collect`"),
+        ("[]", "is not a file of `preflight collect`"),
+        ("{}", "is not a file of `preflight collect`"),
         ({**CONTENT, "schema": 2}, "has the schema 2, this version reads 1"),
         ({**CONTENT, "schema": True}, "has the schema True"),
         ("[" * 100_000, "cannot be read as JSON"),

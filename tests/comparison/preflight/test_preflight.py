@@ -295,7 +295,7 @@ def test_weights_are_compared_by_role_and_name() -> None:
     )
     assert remark(found, "actor") == (
         "The initial weights of the actor differ in 1 of 2 parameters, first layers.1.weight: "
-        "look at the checkpoint that was loaded."
+        "check which checkpoint was loaded."
     )
     assert remark(found, "reference") == ""
 
@@ -424,7 +424,7 @@ def test_what_shares_its_reason_stands_in_one_line() -> None:
     (first, second) = (text_of(one, "en") for one in notes.messages())
     assert first.startswith("x: only run A recorded {0}, {1}, ")
     assert first.endswith(" and 10 more")
-    assert second == "initial weights of {actor: run A has none that can be read"
+    assert second == "initial weights of {actor: those of run A cannot be read"
 
 
 TWO_SECRETS = (WITHHELD, f"{WITHHELD}, another value")
@@ -649,13 +649,13 @@ SEED = ("seeds", "mindspore")
         (
             apart(SEED, weights=Weights("reference", 39, ("a.b", "c"))),
             "reference",
-            "The initial weights of the reference differ in 2 of 39 parameters, first a.b: look at "
-            "the checkpoint that was loaded. The seed differs: 1 against 2.",
+            "The initial weights of the reference differ in 2 of 39 parameters, first a.b: check "
+            "which checkpoint was loaded. The seed differs: 1 against 2.",
         ),
         (
             apart(weights=Weights("actor", 2, (), ("a",), ("b", "c"))),
             None,
-            "The networks of the actor do not have the same parameters: 3 stand in one run alone, "
+            "The networks of the actor do not have the same parameters: 3 are in one run only, "
             "first a in A.",
         ),
         (

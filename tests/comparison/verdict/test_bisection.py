@@ -117,5 +117,5 @@ def test_within_the_budget_all_cells_are_proposed(tmp_path):
 def test_without_the_networks_in_run_json_it_is_said_how_to_know(tmp_path):
     rounds = search(tmp_path, 4, "head", networks=False)
     assert rounds[0].verdict.first_divergence.next_step_bytes is None
-    assert "after one step of it, mindrlhf-msprobe estimate says it" in render(rounds[0])
+    assert "after one step, mindrlhf-msprobe estimate says it" in render(rounds[0])
     assert rounds[-1].verdict.first_divergence.entry == "Cell.head.Dense.forward.0"

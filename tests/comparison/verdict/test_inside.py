@@ -263,7 +263,7 @@ def test_equal_statistics_of_other_bytes(tmp_path):
     b = record_training(tmp_path / "b", steps=1, faults=[fault])
     result = compare_runs(a, b)
     assert result.verdict.first_divergence.inside.change.kind == "same_statistics"
-    assert "min, mean and norm are the same" in render(result)
+    assert "min, mean and norm are equal" in render(result)
     a = values(1, (64, 64))
     b = a.copy()
     b[3, 3] += np.float32(0.5)

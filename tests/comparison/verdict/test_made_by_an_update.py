@@ -55,7 +55,7 @@ def test_a_temperature_in_the_update_is_what_turns_logits_into_log_prob(compared
     assert (found.record, found.phase, found.cause) == ("log_prob", UPDATE, Cause.DATA)
     assert found.entry is None
     assert "agree bit for bit" in found.explanation
-    assert "what turns these logits into log_prob" in found.explanation
+    assert "the code that computes log_prob from these logits" in found.explanation
     assert "temperature" in found.source
     assert found.next_step is None  # the layers agree
 
@@ -114,7 +114,7 @@ def test_what_was_made_before_does_not_come_of_the_gradient(compared, tmp_path, 
     assert layers.earlier[1] is Relation.FOLLOWS
     said = render(layers)
     assert f"it named {key}" in said
-    assert "comes of this" not in said
+    assert "results from this" not in said
 
 
 def test_what_a_cell_made_comes_of_that_cell(compared, tmp_path):
@@ -124,7 +124,7 @@ def test_what_a_cell_made_comes_of_that_cell(compared, tmp_path):
     assert first(keys).record == "log_prob"
     layers = compared(fault, after=tmp_path / "0" / "out", key_data_dump=False)
     assert layers.earlier[1] is Relation.INSIDE
-    assert "it named log_prob at step 0, actor_update, which comes of this" in render(layers)
+    assert "it named log_prob at step 0, actor_update, which results from this" in render(layers)
 
 
 def test_what_is_made_of_gradients_comes_of_them(compared, tmp_path):
@@ -157,13 +157,21 @@ def test_a_loss_that_alone_differs_is_made_by_what_sums(compared, cells):
 @pytest.mark.parametrize(
     ("training", "saved", "missing"),
     [
-        ({}, "advantages, response_mask, old_log_prob, ref_log_prob", "What it is set to ("),
-        ({"with_mask": False}, "advantages, old_log_prob, ref_log_prob", "The mask and what"),
-        ({"rewarded": False}, "response_mask, old_log_prob, ref_log_prob", "The advantages and"),
+        ({}, "advantages, response_mask, old_log_prob, ref_log_prob", "Its settings ("),
+        (
+            {"with_mask": False},
+            "advantages, old_log_prob, ref_log_prob",
+            "The mask and the settings",
+        ),
+        (
+            {"rewarded": False},
+            "response_mask, old_log_prob, ref_log_prob",
+            "The advantages and the settings",
+        ),
         (
             {"rewarded": False, "with_mask": False},
             "old_log_prob, ref_log_prob",
-            "The mask, the advantages and what",
+            "The mask, the advantages and the settings",
         ),
     ],
 )
@@ -173,10 +181,10 @@ def test_what_was_saved_of_what_a_loss_is_given_is_not_called_missing(
     """What was saved and agrees is named, and loss_inputs is asked for what was not."""
     fault = Fault("loss", UPDATE, change=lambda v: v * np.float32(1.37))
     found = first(compared(fault, updates=updates, **training, **KEYS))
-    assert f"Of what the loss may be given, {saved} agree bit for bit, too." in found.explanation
+    assert f"Of the inputs of the loss, {saved} agree bit for bit, too." in found.explanation
     assert f"{missing}" in found.explanation
     assert "in no key data: save loss_inputs" in found.explanation
-    assert "What the loss is given was not saved" not in found.explanation
+    assert "The inputs of the loss were not saved" not in found.explanation
 
 
 def test_random_numbers_explain_no_sum_of_what_agrees(tmp_path):
@@ -209,7 +217,7 @@ def test_a_mask_saved_behind_the_loss_is_not_said_to_agree(of_both):
 
     found = first(of_both(record, **KEYS))
     assert (found.record, found.culprit.code) == ("loss", CulpritCode.AGGREGATION)
-    assert "response_mask does not agree bit for bit: look at that, too" in found.explanation
+    assert "response_mask does not agree bit for bit: check that, too" in found.explanation
     assert found.culprit.details["missing"] == ["advantages"]
 
 
@@ -274,7 +282,7 @@ def test_a_forgotten_mask_is_told_from_other_means(compared, key, seed):
     training = {"keys": ("log_prob", key), "lengths": lengths, "off_policy": True, **KEYS}
     found = first(compared(other={"aggregation": "places"}, **training))
     assert found.culprit.details["means"] == {"A": "tokens", "B": "places"}
-    assert "B over all places, padding among them" in found.explanation
+    assert "B over all positions, with padding" in found.explanation
 
 
 @pytest.mark.parametrize("way", ["sequences", "places"])
@@ -313,7 +321,7 @@ def test_parts_that_agree_leave_how_they_are_added(compared):
     keys = ("log_prob", "ratio", "kl", "kl_loss", "actor_loss", "loss")
     found = first(compared(other={"beta": 0.9}, keys=keys, updates=2, **KEYS))
     assert found.culprit.details["parts"] == ["actor_loss", "kl_loss"]
-    assert "how it is made of actor_loss, kl_loss" in found.explanation
+    assert "the way it is made of actor_loss, kl_loss" in found.explanation
     assert "c is 0.05 in A and 0.9 in B" in found.explanation
     assert found.next_step is None
 
@@ -362,7 +370,7 @@ def test_rewards_that_alone_differ_are_the_trainers_own(compared, cells):
     assert (found.record, found.cause) == ("rewards", Cause.DATA)
     assert found.next_step is None
     assert "the trainer's own arithmetic made it" in found.explanation
-    assert "no further round" in found.explanation.lower()
+    assert "Recording more would not tell more" in found.explanation
 
 
 def test_what_one_reward_function_gave_is_the_trainers_own_too(of_both):

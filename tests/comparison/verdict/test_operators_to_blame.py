@@ -72,7 +72,7 @@ def test_the_operator_with_the_wrong_kernel_is_named(
     shown = render(result, lang="en")
     inside = f"{operator} inside {cell}, {first.line}" if cell else f"{operator} outside every cell"
     assert inside in shown
-    said = "this operator computed something else"
+    said = "this operator computed a different result"
     assert said in shown
 
 
@@ -265,7 +265,9 @@ def test_batches_of_other_sizes_leave_operators_out(tmp_path):
     result = compare_runs(tmp_path / "a", tmp_path / "b", phases=phases)
     assert result.verdict.status is not Outcome.DIVERGED
     assert {f.entry.split(".")[0] for f in result.findings} == {"Cell"}
-    assert any("operators, of which it" in str(gap.reason) for gap in result.verdict.coverage)
+    assert any(
+        "operators, whose rows of a batch" in str(gap.reason) for gap in result.verdict.coverage
+    )
 
 
 def test_an_input_that_nothing_recorded_made_is_said_so(tmp_path):
@@ -293,7 +295,7 @@ def test_a_container_that_hands_an_operator_something_else_is_the_origin(tmp_pat
     first = result.verdict.first_divergence
     assert first.entry == f"Cell.{LAYERS[1]}.Attention.forward.0"
     assert (first.cause, first.operator) == (Cause.COMPUTATION, "")
-    assert "handed this operator another input" in first.explanation
+    assert "passed this operator a different input" in first.explanation
 
 
 class Product(nn.Cell):

@@ -131,7 +131,7 @@ def test_a_table_whose_cell_is_never_called_is_to_be_looked_at_first(tmp_path, a
     found = verdict(tmp_path, Job(called=False), Job(called=False, altered=altered))
     first = found.first_divergence
     assert (first.cause, first.entry) == (Cause.COMPUTATION, ROOT)
-    assert "a parameter that it uses without calling its cell" in first.explanation
+    assert "a parameter that this code uses directly" in first.explanation
     names = [name for check in first.check_first for name in check.what.different]
     assert names == (["bias.table"] if not altered else [])
 

@@ -144,7 +144,7 @@ def test_what_entered_the_phase_takes_its_inputs_alone(tmp_path):
     known = found.verdict.first_divergence
     assert known.next_step is None
     # What the round before knew is not in doubt again.
-    assert "What entered reference_compute_log_prob differs already" in known.explanation
+    assert "The input of reference_compute_log_prob differs already" in known.explanation
     assert "include/exclude" not in known.explanation
 
 

@@ -358,7 +358,7 @@ def test_an_empty_element_is_an_element(tmp_path, a, b, record):
     place = first(compare_runs(tmp_path / "a", tmp_path / "b"))
     assert place.record == record
     if place.cause is Cause.MISSING:
-        assert "Both saved texts, with other elements in it." in place.explanation
+        assert "Both runs saved texts, with different elements in it." in place.explanation
     same = compare_runs(tmp_path / "a", tmp_path / "c").verdict
     assert same.status is Outcome.IDENTICAL
 

@@ -262,7 +262,7 @@ REFUSED = {
     ),
     "same rank": (
         lambda a, b, _: shutil.copy(a / "run.json", b / "run.json"),
-        "both are of rank 0",
+        "are both of rank 0",
     ),
     "broken manifest": (
         lambda a, b, _: (b / RANK2).write_text("{"),

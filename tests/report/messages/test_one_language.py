@@ -218,7 +218,10 @@ def test_an_error_of_pythons_kinds_that_is_made_of_a_message_is_said_in_any_lang
     assert text_of(read, "zh") == "save()：dtype O 不是数值类型"
     assert text_of(message("log.of_call", call="f()", why=OSError("own")), "zh") == "f()：own"
     taken = FileExistsError(17, message("fault.of_others"), "x.npy")
-    for lang, words in (("en", "a file of others stands there"), ("zh", "该处已有其他来源的文件")):
+    for lang, words in (
+        ("en", "a file that is not the probe's stands there"),
+        ("zh", "该处已有其他来源的文件"),
+    ):
         with speaking(lang):
             assert str(taken) == f"[Errno 17] {words}: 'x.npy'"
 

@@ -242,7 +242,7 @@ def test_what_a_file_or_a_record_says_is_checked(tmp_path, generator):
     path = tmp_path / "s"
     (place,) = file_of(path, [array])
     wrong = {
-        "where none can be": {"offset": 8},
+        "which cannot be": {"offset": 8},
         "at byte 13,": {"offset": 13},
         "at byte -8": {"offset": -8},
         "is cut short: the sketch ends at byte 1": {"offset": 1 << 40},

@@ -190,7 +190,7 @@ def test_strict_raises_that_the_directory_is_gone(tmp_path: Path) -> None:
     """With strict: true nobody trains on without a recording."""
     probe = begin(tmp_path / "run", strict=True)
     shutil.rmtree(tmp_path / "run")
-    with pytest.raises(Exception, match="no longer what this job claimed"):
+    with pytest.raises(Exception, match="no longer the directory that this job claimed"):
         steps(probe, 0, 0)  # whenever the writing thread meets it
     probe.close()
 

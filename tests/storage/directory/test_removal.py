@@ -87,7 +87,7 @@ def test_only_what_journals_name_is_removed(
     probe = begin(path, existing)
     mentioned = [r.getMessage() for r in caplog.records if "no run recorded" in r.getMessage()]
     assert len(mentioned) == 1
-    assert "is left as it is" in mentioned[0]
+    assert "are left as they are" in mentioned[0]
     step = 2 if existing == "resume" else 0
     assert probe.current_step == step
     gone = {file for file in before if existing == "overwrite" or "/step2/" in str(file)}

@@ -70,7 +70,7 @@ def test_settings_that_cannot_be_read_are_no_agreement(
     runs = [str(b), str(recorded)] if swapped else [str(recorded), str(b)]
     said = cli("compare", *runs, "-o", tmp_path / "out", code=2).out
     assert "INCOMPARABLE: " in said
-    assert " agree, but not all that was recorded could be read" in said
+    assert " agree, but not everything recorded could be read" in said
     assert f"{'A' if swapped else 'B'}: {b / name}: " in said
     verdict = json.loads((tmp_path / "out/verdict.json").read_text())
     assert verdict["status"] == "incomparable"

@@ -332,7 +332,7 @@ def test_a_container_was_not_given_the_same_where_its_mask_was_not_compared(tmp_
     codes = {said.code for said in first.reasons}
     assert ("explanation.container_or_mask" in codes) is (form == "the opposite")
     assert ("explanation.container" in codes) is (form == "bool")
-    assert ("was given the same" in first.explanation) is (form == "bool")
+    assert ("has the same inputs" in first.explanation) is (form == "bool")
 
 
 def test_positions_of_one_form_are_compared(tmp_path):
