@@ -272,7 +272,7 @@ def _suggested(found: Suggestion, a: str, b: str) -> Answer:
     lines = {line.source: [line.target, round(line.confidence, 3)] for line in found.lines}
     content = {"mapping": path, "lines": lines, "alone": [list(each) for each in found.alone]}
     said = say("suggest.written", path=path, count=len(found.lines))
-    command = Code(say("suggest.compare", path=path, a=a, b=b))
+    command = Code(f"mindrlhf-msprobe compare {a} {b} --mapping {path}")
     return Answer(SAME if found.lines else UNDECIDED, lambda: [said, [command]], lambda: content)
 
 

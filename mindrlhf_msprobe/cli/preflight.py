@@ -80,7 +80,8 @@ def _collect(arguments: argparse.Namespace) -> Answer:
 
 def _compare(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.comparison.preflight.collected import compare_collected
-    from mindrlhf_msprobe.report.preflight import PREFLIGHT_FILES, compared_lines, preflight_sheet
+    from mindrlhf_msprobe.report.preflight import compared_lines
+    from mindrlhf_msprobe.report.summary import PREFLIGHT_FILES, preflight_sheet
     from mindrlhf_msprobe.storage.outputs import refuse
 
     output, sides = arguments.output_path, (arguments.a, arguments.b)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.terminal import padded, width_of
@@ -18,7 +19,8 @@ class Code(str):
     __slots__ = ()
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True)
+class Rows:
     """A table: what its columns are called, and the texts of each row."""
 
     header: Sequence[str]
@@ -29,7 +31,8 @@ class Rows(NamedTuple):
 Lines: TypeAlias = "Sequence[str | Rows | Lines]"
 
 
-class Answer(NamedTuple):
+@dataclass(frozen=True)
+class Answer:
     """What a command found.
 
     Attributes:

@@ -1,9 +1,9 @@
-"""What was collected, and what differs between two runs before any tensor: lines and tables."""
+"""What was collected, and what differs between two runs before any tensor, as lines."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mindrlhf_msprobe.common.message import TEXT, Message, message
@@ -11,8 +11,6 @@ from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.findings import STAND_INS, CheckFirst, Difference, Preflight, Weights
 from mindrlhf_msprobe.report.answer import Lines, capped
 from mindrlhf_msprobe.report.messages import say, text_of
-from mindrlhf_msprobe.report.sheets import PLAIN, Column, Sheet
-from mindrlhf_msprobe.report.xlsx import AnswerFiles
 
 _LINES = 6
 _MOST_COMPARED = 40
@@ -22,10 +20,10 @@ _COUNTED = (
     *("versions", "packages", "environment", "determinism", "configurations"),
     *("checkpoints", "data", "random_calls"),
 )
-_INITIAL_WEIGHTS = "initial_weights"
+INITIAL_WEIGHTS = "initial_weights"
 #: What explains most comes first; a section that is not named comes last.
 _ORDER = (
-    *(_INITIAL_WEIGHTS, "modes", "cells", "optimizers", "generation", "seeds", "determinism"),
+    *(INITIAL_WEIGHTS, "modes", "cells", "optimizers", "generation", "seeds", "determinism"),
     *("versions", "configurations", "environment", "device", "world", "msprobe_config"),
 )
 _TEXT = 40  # characters of a value
@@ -153,7 +151,7 @@ def preflight_lines(preflight: Preflight, more: str = "") -> Lines:
     lines += [
         difference_line(difference)
         for difference in in_order(preflight.differences)
-        if not (difference.section == _INITIAL_WEIGHTS and difference.setting in shown)
+        if not (difference.section == INITIAL_WEIGHTS and difference.setting in shown)
     ]
     few = capped(lines, _LINES, where=more)
     return [say("console.before_any_tensor"), few] if lines else []
@@ -187,39 +185,3 @@ def compared_lines(found: Preflight, sides: tuple[str, str]) -> Lines:
     notes = capped(map(str, merged(found.not_compared)), _MOST_NOTES)
     unknown = [say("collect.not_compared"), notes] if notes else []
     return [head, f"A: {a}", f"B: {b}", shown, *unknown]
-
-
-_COLUMNS = (
-    Column("section", 18),
-    Column("name", 50),
-    Column("A", 40),
-    Column("B", 40),
-    Column("note", 60),
-)
-PREFLIGHT_FILES = AnswerFiles(
-    *("preflight.xlsx", _COLUMNS, "preflight.json"), keys=("kind", "status", "differences")
-)
-
-
-def preflight_sheet(preflight: Preflight) -> Sheet:
-    """Return the sheet of what differs before any tensor."""
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for weights in preflight.weights:
-            section, role = _INITIAL_WEIGHTS, weights.role
-            yield section, role, None, None, weights_of(weights)
-            for names, what in (
-                (weights.different, say("tables.differs")),
-                (weights.only_in_a, say("tables.only_in_a")),
-                (weights.only_in_b, say("tables.only_in_b")),
-            ):
-                for name in names:
-                    yield section, f"{role}: {name}", None, None, what
-        for found in preflight.differences:
-            section = say("preflight.section", name=found.section)
-            yield section, text_of(found.label), *values_of(found)
-        for reason in preflight.unknown:
-            yield "unknown", None, None, None, reason
-
-    nothing = [(None, None, None, None, say("tables.nothing_differs"))]
-    return Sheet.ours("preflight", _COLUMNS, [(PLAIN, row) for row in [*rows()] or nothing])

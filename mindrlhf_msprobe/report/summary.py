@@ -10,7 +10,15 @@ from typing import Any
 from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.printable import size
-from mindrlhf_msprobe.findings import Agreement, Cause, Comparison, Divergence, Spread, Status
+from mindrlhf_msprobe.findings import (
+    Agreement,
+    Cause,
+    Comparison,
+    Divergence,
+    Preflight,
+    Spread,
+    Status,
+)
 from mindrlhf_msprobe.report.comparison import (
     before,
     by_subject,
@@ -20,7 +28,7 @@ from mindrlhf_msprobe.report.comparison import (
     settings_file,
 )
 from mindrlhf_msprobe.report.messages import say, text_of, texts_of
-from mindrlhf_msprobe.report.preflight import preflight_sheet
+from mindrlhf_msprobe.report.preflight import INITIAL_WEIGHTS, values_of, weights_of
 from mindrlhf_msprobe.report.sheets import (
     CLOSE,
     DIFFERS,
@@ -36,6 +44,7 @@ from mindrlhf_msprobe.report.sheets import (
     colour_of_finding,
 )
 from mindrlhf_msprobe.report.workbook import BITWISE
+from mindrlhf_msprobe.report.xlsx import AnswerFiles
 
 #: What the tables of a comparison are called: ("key", name) or ("phase", name) → a file's name.
 Links = Mapping[tuple[str, str], str]
@@ -206,6 +215,45 @@ def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
     )
     for layer in place.layers:
         yield from _spread_rows(layer, place.place)
+
+
+_PREFLIGHT_COLUMNS = (
+    Column("section", 18),
+    Column("name", 50),
+    Column("A", 40),
+    Column("B", 40),
+    Column("note", 60),
+)
+PREFLIGHT_FILES = AnswerFiles(
+    *("preflight.xlsx", _PREFLIGHT_COLUMNS, "preflight.json"),
+    keys=("kind", "status", "differences"),
+)
+
+
+def preflight_sheet(preflight: Preflight) -> Sheet:
+    """Return the sheet of what differs before any tensor."""
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for weights in preflight.weights:
+            section, role = INITIAL_WEIGHTS, weights.role
+            yield section, role, None, None, weights_of(weights)
+            for names, what in (
+                (weights.different, say("tables.differs")),
+                (weights.only_in_a, say("tables.only_in_a")),
+                (weights.only_in_b, say("tables.only_in_b")),
+            ):
+                for name in names:
+                    yield section, f"{role}: {name}", None, None, what
+        for found in preflight.differences:
+            section = say("preflight.section", name=found.section)
+            yield section, text_of(found.label), *values_of(found)
+        for reason in preflight.unknown:
+            yield "unknown", None, None, None, reason
+
+    nothing = [(None, None, None, None, say("tables.nothing_differs"))]
+    return Sheet.ours(
+        "preflight", _PREFLIGHT_COLUMNS, [(PLAIN, row) for row in [*rows()] or nothing]
+    )
 
 
 _COVERAGE_COLUMNS = (

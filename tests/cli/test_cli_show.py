@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from helpers.runs import Recording, record_data, record_training
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.common.printable import size, spans
+from mindrlhf_msprobe.report.listing import render_left_out
 from mindrlhf_msprobe.storage.reading import inventory
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
@@ -293,3 +295,13 @@ def test_show_says_what_recording_cost(run, cli):
     for recording in ({"seconds": "much"}, None, {"seconds": 1.0, "phases": {"x": 3}}):
         (run / "run.json").write_text(json.dumps({**content, "recording": recording}))
         assert "Cost" not in cli("show", run).out
+
+
+@pytest.mark.parametrize("count", [0, 1, 20, 21, 1234])
+def test_how_many_directories_are_left_out_is_always_known(count):
+    """Of very many the first are named."""
+    lines = render_left_out([Path(f"run/actor_update/step{i}/rank0") for i in range(count)])
+    shown = [line for line in lines if "step" in line]
+    assert len(shown) == min(count, 20)
+    rest = ["Left out: and " + str(count - 20) + " more that stood there before this run"]
+    assert lines[len(shown) :] == (rest if count > 20 else [])

@@ -187,7 +187,7 @@ from mindrlhf_msprobe import compare_runs
 print(compare_runs("a", "b").verdict.status, file=sys.stderr)
 main(["show", "a"])
 report = "mindrlhf_msprobe.report"
-wanted = ["zipfile", report + ".tables.workbook", report + ".xlsx"]
+wanted = ["zipfile", report + ".workbook", report + ".xlsx"]
 print([m for m in wanted if m in sys.modules], file=sys.stderr)
 """
     assert run_python(program, tmp_path).stderr.splitlines() == ["diverged", "[]"]

@@ -69,15 +69,6 @@ EXAMPLES = {
                 ("failed", "actor_update", [0], "ValueError: loss"),
             )
         ],
-        "before": [
-            {"records": records, "phases": phases, "steps": steps, "step": step}
-            for records, phases, steps, step in (
-                (0, 0, 1, 1),
-                (1, 0, 0, 0),
-                (214, 3, 2, 2),
-                (2, 1, 3, 7),
-            )
-        ],
         "weights": [
             {"compared": n, "different": different, "only_in_a": a, "only_in_b": b}
             for n, different, a, b in ((3, 0, 0, 0), (0, 0, 0, 0), (3, 1, 2, 1))
@@ -149,11 +140,6 @@ EXAMPLES = {
         ],
     },
     "inside": {
-        "differs": [
-            {"where": [], "prompts": [], "change": "B = A + 1", "elements": 3, "size": 4},
-            {"where": ["x", "y"], "prompts": [1, 2], "change": "z", "elements": None, "size": 4},
-            {"where": ["x"], "prompts": [1], "change": "", "elements": 1, "size": 4},
-        ],
         "axis": [
             {**_AXIS, "spans": spans, "name": name}
             for spans in ([[1, 1], [3, 4]], [[5, 7]], [[i, i] for i in range(0, 16, 2)])
