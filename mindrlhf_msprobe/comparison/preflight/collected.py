@@ -301,9 +301,9 @@ def calls_apart(a: Snapshot, b: Snapshot, notes: Notes) -> Iterator[Difference]:
         pairs = [*_calls_paired(left[rank], right[rank])]
         for pair in pairs:
             for section, name, *values in _pair_apart(pair, stopped, notes):
-                merged.add(rank, Difference(section, name, None, None), *values)
+                merged.add(rank, Difference(section, name), *values)
         for generator, *places in _orders_apart(pairs, left[rank], right[rank]):
-            what = Difference(_CALLS, f"order of calls ({generator})", None, None)
+            what = Difference(_CALLS, f"order of calls ({generator})")
             merged.add(rank, what, *places)
     yield from merged.differences()
 

@@ -183,7 +183,7 @@ def _compare_sections(pair: RankPair, *, other_rank: bool) -> None:
             if section == SEEDS and early and not certain:
                 pair.notes.about("early_seed", name)
             else:
-                pair.add(Difference(section, name, None, None), a, b)
+                pair.add(Difference(section, name), a, b)
 
 
 def _versions(file: RunFile) -> dict[str, Any] | None:

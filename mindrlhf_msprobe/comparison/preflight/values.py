@@ -239,7 +239,7 @@ def same(a: Any, b: Any) -> bool:
 def differences_of(section: str, found: Iterator[Found]) -> Iterator[Difference]:
     """Yield the differences of a section that has no ranks."""
     for name, a, b in found:
-        yield difference_of(Difference(section, name, None, None), a, b)
+        yield difference_of(Difference(section, name), a, b)
 
 
 def difference_of(what: Difference, a: Any, b: Any) -> Difference:
