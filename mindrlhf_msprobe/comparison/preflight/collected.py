@@ -83,13 +83,12 @@ def compare_sides(a: Snapshot, b: Snapshot) -> Preflight:
                 if (content := b.section(section)) is not None
             }
             b = b.with_content({**(b.collected or {}), **renamed})
+    not_expected: list[str] = []
     if collections:
         a, b = _with_common_configurations(a, b, notes)
         not_expected = [*kinds_with(Trait.OF_RUNS), "generation_settings"]
         not_expected += [WEIGHTS] * (collections == 2)
-        found = compare_snapshots(a, b, Notes(not_expected, neither=False))
-    else:
-        found = compare_snapshots(a, b, Notes())
+    found = compare_snapshots(a, b, Notes(not_expected))
     differences = [*found.differences]
     if collections == 2:
         differences += _own_sections(a, b, notes)
