@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.preflight.values import (
     ABSENT,
@@ -147,7 +148,8 @@ def _by_role(a: list[Network], b: list[Network]) -> Iterator[tuple[str, Network,
             yield role, mine[0], others[0]
 
 
-class _Unlike(NamedTuple):
+@dataclass(frozen=True)
+class _Unlike:
     """An attribute of one cell that differs; `attribute` is "" for the cell's class."""
 
     cell: str
