@@ -55,8 +55,8 @@ class Difference:
 
     section: str
     setting: str
-    a: str | None
-    b: str | None
+    a: str | None = None
+    b: str | None = None
     role: str | None = None
     phases: tuple[str, ...] = ()
     step: int | None = None

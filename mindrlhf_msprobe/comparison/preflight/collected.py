@@ -83,13 +83,12 @@ def compare_sides(a: Snapshot, b: Snapshot) -> Preflight:
                 if (content := b.section(section)) is not None
             }
             b = b.with_content({**(b.collected or {}), **renamed})
+    not_expected: list[str] = []
     if collections:
         a, b = _with_common_configurations(a, b, notes)
         not_expected = [*kinds_with(Trait.OF_RUNS), "generation_settings"]
         not_expected += [WEIGHTS] * (collections == 2)
-        found = compare_snapshots(a, b, Notes(not_expected, neither=False))
-    else:
-        found = compare_snapshots(a, b, Notes())
+    found = compare_snapshots(a, b, Notes(not_expected))
     differences = [*found.differences]
     if collections == 2:
         differences += _own_sections(a, b, notes)
@@ -301,9 +300,9 @@ def calls_apart(a: Snapshot, b: Snapshot, notes: Notes) -> Iterator[Difference]:
         pairs = [*_calls_paired(left[rank], right[rank])]
         for pair in pairs:
             for section, name, *values in _pair_apart(pair, stopped, notes):
-                merged.add(rank, Difference(section, name, None, None), *values)
+                merged.add(rank, Difference(section, name), *values)
         for generator, *places in _orders_apart(pairs, left[rank], right[rank]):
-            what = Difference(_CALLS, f"order of calls ({generator})", None, None)
+            what = Difference(_CALLS, f"order of calls ({generator})")
             merged.add(rank, what, *places)
     yield from merged.differences()
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.preflight.values import (
     ABSENT,
@@ -73,7 +74,7 @@ def _compare_modes(pair: RankPair) -> None:
         table = phase_table({})
         role = ran[0] if ran else table[phase].role if phase in table else None
         if a[0] != b[0]:
-            what = Difference(MODES, "", None, None, role, (phase,), step)
+            what = Difference(MODES, "", role=role, phases=(phase,), step=step)
             pair.add(what, _word(a[0]), _word(b[0]))
             continue
         unlike: dict[tuple[bool, bool], list[str]] = {}
@@ -83,13 +84,15 @@ def _compare_modes(pair: RankPair) -> None:
                 unlike.setdefault(modes, []).append(cell)
         for (mine, other), cells in unlike.items():
             name = named((cells[0],))
-            what = Difference(MODES, name, None, None, role, (phase,), step, tuple(cells))
+            what = Difference(
+                MODES, name, role=role, phases=(phase,), step=step, cells=tuple(cells)
+            )
             pair.add(what, _word(mine), _word(other))
     phased = {network.role for side in networks for network in side if network.phases}
     for role, a, b in _by_role(*networks):
         trains = a.training, b.training
         if role not in phased and None not in trains and trains[0] is not trains[1]:
-            what = Difference(MODES, role, None, None, role)
+            what = Difference(MODES, role, role=role)
             pair.add(what, _word(trains[0]), _word(trains[1]))
 
 
@@ -145,7 +148,8 @@ def _by_role(a: list[Network], b: list[Network]) -> Iterator[tuple[str, Network,
             yield role, mine[0], others[0]
 
 
-class _Unlike(NamedTuple):
+@dataclass(frozen=True)
+class _Unlike:
     """An attribute of one cell that differs; `attribute` is "" for the cell's class."""
 
     cell: str
@@ -174,7 +178,9 @@ def _compare_cells(pair: RankPair) -> None:
         only = tuple(dict.fromkeys(phases)) if {*phases} != of_role else ()
         path = (role, "" if one.cell == _ROOT else one.cell, one.attribute)
         name = named(tuple(filter(None, path)))
-        what = Difference(CELLS, name, None, None, role, only, one.step, cells, one.kind)
+        what = Difference(
+            CELLS, name, role=role, phases=only, step=one.step, cells=cells, kind=one.kind
+        )
         pair.add(what, *shown(CELLS, (one.attribute,), one.a, one.b))
 
 
@@ -232,14 +238,14 @@ def _compare_optimizers(pair: RankPair, a: _Optimizers, b: _Optimizers) -> None:
         role = name.partition(".")[0]
         unknown = None if pair.same_versions else pair.notes
         if kind != other_kind:
-            what = Difference(OPTIMIZERS, named((name,)), None, None, role)
+            what = Difference(OPTIMIZERS, named((name,)), role=role)
             pair.add(what, *shown(OPTIMIZERS, ("",), kind, other_kind))
             unknown = Notes()  # not kept: each class has settings of its own
         found = settings_apart(mine, other, pair.last_step, (OPTIMIZERS, name), unknown)
         for setting, step, left, right in found:
             if pair.begun_apart is None or setting not in CHANGED_BY_UPDATES:
                 whose = named((name, setting))
-                what = Difference(OPTIMIZERS, whose, None, None, role, step=step)
+                what = Difference(OPTIMIZERS, whose, role=role, step=step)
                 pair.add(what, *shown(OPTIMIZERS, (setting,), left, right))
 
 
@@ -268,7 +274,7 @@ def _compare_generation(pair: RankPair) -> None:
         apart = settings_apart(a, b, pair.last_step, whose, unknown, begin=begin)
         for setting, step, left, right in apart:
             name = named((phase, setting))
-            what = Difference(GENERATION, name, None, None, role, (phase,), step)
+            what = Difference(GENERATION, name, role=role, phases=(phase,), step=step)
             pair.add(what, left, right)
 
 
@@ -286,7 +292,7 @@ def _compare_random_states(pair: RankPair) -> None:
         apart = [states for states in known if states[1] != states[2]]
         if apart and apart[0] != known[0]:
             step, *states = apart[0]
-            pair.add(Difference(SEEDS, name, None, None, step=step), *states)
+            pair.add(Difference(SEEDS, name, step=step), *states)
 
 
 def first_apart(a: Timeline, b: Timeline, last: float) -> tuple[int | None, Any, Any]:

@@ -12,8 +12,9 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
+from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message, quoted
 from mindrlhf_msprobe.common.printable import few_numbers
 from mindrlhf_msprobe.comparison.preflight.networks import SEEDS, compare_networks
@@ -183,7 +184,7 @@ def _compare_sections(pair: RankPair, *, other_rank: bool) -> None:
             if section == SEEDS and early and not certain:
                 pair.notes.about("early_seed", name)
             else:
-                pair.add(Difference(section, name, None, None), a, b)
+                pair.add(Difference(section, name), a, b)
 
 
 def _versions(file: RunFile) -> dict[str, Any] | None:
@@ -382,7 +383,8 @@ def _compare_role(
         pair.notes.add("weights_other_algorithm", role=role, count=unlike)
 
 
-class OwnStep(NamedTuple):
+@dataclass(frozen=True)
+class OwnStep:
     """A step of one rank, by the run's own numbers."""
 
     run: Run

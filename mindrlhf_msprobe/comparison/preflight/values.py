@@ -40,14 +40,13 @@ class Notes:
     """What could not be compared: what shares its reason stands in one message.
 
     Args:
-        not_expected: sections that one side never has, of which nothing is noted.
-        neither: whether it is noted what neither side has.
+        not_expected: sections that a collection does not have, of which nothing is noted; with any,
+            nor is it noted what neither side has.
     """
 
-    def __init__(self, not_expected: Collection[str] = (), *, neither: bool = True) -> None:
+    def __init__(self, not_expected: Collection[str] = ()) -> None:
         self.not_expected = not_expected
         self._names: dict[Message, dict[str | Message, None]] = {}
-        self._notes_neither = neither
         self._neither: dict[str, None] = {}
 
     def add(self, code: str, **params: Any) -> None:
@@ -65,7 +64,7 @@ class Notes:
     def both_know(self, section: str, a: Any, b: Any, *, neither: bool = True) -> bool:
         """Return whether both runs have a section, else note it; `neither`: of none as well."""
         if a is None and b is None:
-            if neither and self._notes_neither:
+            if neither and not self.not_expected:
                 self._neither.setdefault(section)
         elif a is None or b is None:
             self.about("only_one_side", section, side="B" if a is None else "A")
@@ -239,7 +238,7 @@ def same(a: Any, b: Any) -> bool:
 def differences_of(section: str, found: Iterator[Found]) -> Iterator[Difference]:
     """Yield the differences of a section that has no ranks."""
     for name, a, b in found:
-        yield difference_of(Difference(section, name, None, None), a, b)
+        yield difference_of(Difference(section, name), a, b)
 
 
 def difference_of(what: Difference, a: Any, b: Any) -> Difference:
