@@ -93,6 +93,11 @@ class Layout:
         places = itertools.product(*(range(n) for n in axes.values()))
         return cls(dict(axes), dict(enumerate(places)))
 
+    @classmethod
+    def of_one(cls, *ranks: int) -> Layout:
+        """Return the layout of a run of one rank, which has everything; it has no axes."""
+        return cls({}, dict.fromkeys(ranks, ()))
+
     @property
     def size(self) -> int:
         """How many ranks there are."""
@@ -188,6 +193,8 @@ class Layout:
 
     def shifted(self, entry: str, rank: int) -> str:
         """Return what an entry of a rank is called in the whole network."""
+        if not self.shifts:
+            return entry
         cell = name = cell_name(entry)
         for shift in self.shifts:
             name = shift.rename(name, self.place(rank, shift.axis))
