@@ -59,7 +59,10 @@ def _layouts(
     if path is not None:
         found = load_layouts(path, (len(runs[0].ranks), len(runs[1].ranks)), found)
     reduced = any(layout and layout.micro_batches is not None for layout in found)
-    if _is_one_layout(*found) and not reduced:
+    a, b = found
+    if a is not None and b is not None and not (a.strategy and b.strategy):
+        a, b = replace(a, strategy={}), replace(b, strategy={})  # one alone tells nothing apart
+    if a == b and not reduced:
         return None
     if path is None:
         known = (layout or world_size(run) == 1 for run, layout in zip(runs, found))
@@ -67,13 +70,6 @@ def _layouts(
     for name, run, layout in zip("AB", runs, found):
         _check(name, run, layout)
     return found
-
-
-def _is_one_layout(a: Layout | None, b: Layout | None) -> bool:
-    """Return whether two runs have one layout; a strategy that one alone has is no other one."""
-    if a is None or b is None or (a.strategy and b.strategy):
-        return a == b
-    return replace(a, strategy={}) == replace(b, strategy={})
 
 
 def _check(name: str, run: Run, layout: Layout | None) -> None:

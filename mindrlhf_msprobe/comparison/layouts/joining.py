@@ -49,7 +49,7 @@ class Held:
     Attributes:
         name: in the whole network.
         records: by rank.
-        layout: of the run; None: it is whole, and `records` has one.
+        layout: of the run; without axes it is whole, and `records` has one.
         recorded: the ranks of which the step was recorded.
         open_axes: those over which a value may be in some places alone.
         divided: those over which samples or tokens are divided.
@@ -57,7 +57,7 @@ class Held:
 
     name: str
     records: Mapping[int, Record]
-    layout: Layout | None
+    layout: Layout
     recorded: frozenset[int]
     open_axes: frozenset[str] = frozenset()
     divided: frozenset[str] = frozenset({DATA, CONTEXT})
@@ -81,7 +81,6 @@ class Held:
     @property
     def wanted(self) -> list[int]:
         """The ranks that should hold it."""
-        assert self.layout is not None
         present: dict[str, set[int]] = {
             axis: {self.layout.place(rank, axis) for rank in self.records}
             for axis in self.open_axes
@@ -99,7 +98,7 @@ class Held:
         A message: why it is not known. None where no strategy says it, or a pattern does.
         """
         layout, io = self.layout, self.first.io
-        if layout is None or not layout.strategy or io not in ("parameters", PARAMETERS_GRAD):
+        if not layout.strategy or io not in ("parameters", PARAMETERS_GRAD):
             return None
         if layout.rule(self.name):
             return None
@@ -127,8 +126,6 @@ class Held:
 
     def modes(self) -> dict[str, int | str]:
         """Return how it is cut over each axis, as far as that is said; see `Layout.modes`."""
-        if self.layout is None:
-            return {}
         if self.strategy is not None:  # of ranks with the same part each has a copy
             return dict.fromkeys(self.layout.cut, COPY)
         modes = self.layout.modes(self.name, self.first.io, self.first.leaf.shard)
@@ -142,10 +139,9 @@ class Held:
         return found
 
 
-def batch_axes(layout: Layout | None, divided: frozenset[str]) -> tuple[str, ...]:
+def batch_axes(layout: Layout, divided: frozenset[str]) -> tuple[str, ...]:
     """Return the axes over which a run's samples are divided, the outermost first."""
-    cut = layout.cut if layout is not None else ()
-    return tuple(axis for axis in cut if axis in divided and axis != CONTEXT)
+    return tuple(axis for axis in layout.cut if axis in divided and axis != CONTEXT)
 
 
 def join_both(
@@ -175,10 +171,7 @@ def join_both(
                 of[EXPERT] = MEAN
     found: list[Record | None] = []
     for own, how, order in zip(held, modes, orders):
-        if own is None or own.layout is None:
-            found.append(None if own is None else own.under_its_name)
-        else:
-            found.append(_Cut(own, own.layout, _without_open(how)).whole(order))
+        found.append(None if own is None else _Cut(own, _without_open(how)).whole(order))
     if found[0] is not None and found[1] is not None:
         return _without_sizes(found[0], found[1], (a, b))  # type: ignore[arg-type]
     return found[0], found[1]
@@ -193,8 +186,7 @@ def _resolve(
         return
     # Parts that both runs have in the same number stand for each other.
     for axis in [axis for axis, how in modes[0].items() if how == ANY == modes[1].get(axis)]:
-        of = [one.layout.axes[axis] for one in held if one.layout is not None]
-        if len(of) == 2 and of[0] == of[1]:
+        if held[0].layout.axes[axis] == held[1].layout.axes[axis]:
             modes[0][axis] = modes[1][axis] = 0
     free = [(side, axis) for side in (0, 1) for axis, how in modes[side].items() if how == ANY]
     dims = range(len(shapes[0] or ()))
@@ -205,17 +197,14 @@ def _resolve(
         tried = [{**of} for of in modes]
         for (side, axis), how in zip(free, choice):
             tried[side][axis] = how
-        whole = [one.first.leaf.shape for one in held]
-        unlike = 0
-        for side, (one, how) in enumerate(zip(held, tried)):
-            if one.layout is not None:
-                cut = _Cut(one, one.layout, how)
-                whole[side], unlike = cut.shape, unlike + cut.unlike_copies()
-        if whole[0] is None or whole[1] is None:
+        cuts = _Cut(held[0], tried[0]), _Cut(held[1], tried[1])
+        mine, theirs = (cut.shape for cut in cuts)
+        if mine is None or theirs is None:
             continue
         # Equal shapes, or equally many rows in all calls together.
-        rows = [(m * calls[0], n * calls[1]) for m, n in zip(whole[0], whole[1]) if m != n]
+        rows = [(m * calls[0], n * calls[1]) for m, n in zip(mine, theirs) if m != n]
         if not rows or (len(rows) == 1 and rows[0][0] == rows[0][1]):
+            unlike = sum(cut.unlike_copies() for cut in cuts)
             fitting.append((unlike, _odd(free, choice), tried))
     if fitting:
         modes[0], modes[1] = min(fitting, key=lambda one: one[:2])[2]
@@ -240,7 +229,7 @@ def _without_sizes(
         return a, b
     (small, large), side = (values, 0) if values[0] < values[1] else (values[::-1], 1)
     layout = held[side].layout
-    if small == large or layout is None or gap_of((a,)):
+    if small == large or gap_of((a,)):
         return a, b
     sizes = [layout.axes[axis] for axis in layout.cut]
     some = (c for n in range(1, len(sizes) + 1) for c in itertools.combinations(sizes, n))
@@ -258,8 +247,8 @@ def _without_open(modes: Modes) -> dict[str, int | str]:
 class _Cut:
     """What the ranks of a run hold of a value that is cut over each axis as `modes` say."""
 
-    def __init__(self, held: Held, layout: Layout, modes: Modes) -> None:
-        self._held, self._layout, self._modes = held, layout, modes
+    def __init__(self, held: Held, modes: Modes) -> None:
+        self._held, self._layout, self._modes = held, held.layout, modes
         self._leaves = [record.leaf for record in held.records.values()]
         self._first = held.under_its_name
 
@@ -280,6 +269,8 @@ class _Cut:
     def whole(self, order: Order) -> Record:
         """Return what the ranks hold as a whole."""
         leaves, held = self._leaves, self._held
+        if not held.layout.axes:
+            return self._first
         if isinstance(held.strategy, Message):
             return self._not_compared(held.strategy)
         unread = next((leaf for leaf in leaves if leaf.why is not None), None)

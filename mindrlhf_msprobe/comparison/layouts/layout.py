@@ -93,6 +93,11 @@ class Layout:
         places = itertools.product(*(range(n) for n in axes.values()))
         return cls(dict(axes), dict(enumerate(places)))
 
+    @classmethod
+    def of_one(cls, *ranks: int) -> Layout:
+        """Return the layout of a run of one rank, which has everything; it has no axes."""
+        return cls({}, dict.fromkeys(ranks, ()))
+
     @property
     def size(self) -> int:
         """How many ranks there are."""
@@ -188,6 +193,8 @@ class Layout:
 
     def shifted(self, entry: str, rank: int) -> str:
         """Return what an entry of a rank is called in the whole network."""
+        if not self.shifts:
+            return entry
         cell = name = cell_name(entry)
         for shift in self.shifts:
             name = shift.rename(name, self.place(rank, shift.axis))
@@ -245,6 +252,9 @@ def _layout(path: str | Path, content: Any, side: str) -> Layout:
         raise _wrong(path, "layout.unknown_key", key=min(unknown), known=known)
     axes = _axes(path, content["axes"], side)
     whole = Layout.from_sizes(axes)
+    how, ways = content.get("micro_batches"), {None: None, "mean": MEAN, "sum": SUM}
+    if not isinstance(how, (str, type(None))) or how not in ways:
+        raise _wrong(path, "layout.micro_batches", how=repr(how))
     found = Layout(
         axes,
         _places(path, content["ranks"], axes) if "ranks" in content else whole.places,
@@ -252,7 +262,7 @@ def _layout(path: str | Path, content: Any, side: str) -> Layout:
         frozenset(_orders(path, content.get("order") or {}, axes)),
         tuple(_shifts(path, content.get("shift") or {}, axes)),
         tuple(_scales(path, content.get("scale") or {})),
-        micro_batches=_of_micro_batches(path, content.get("micro_batches")),
+        micro_batches=ways[how],
     )
     given = content.get("strategy")
     return found if given is None else _by_strategy(path, found, given)
@@ -267,13 +277,6 @@ def _axes(path: str | Path, given: Mapping[Any, Any], side: str) -> dict[str, in
     if not axes or math.prod(axes.values()) > _MOST_RANKS:
         raise _wrong(path, "layout.no_axes", side=side)
     return axes
-
-
-def _of_micro_batches(path: str | Path, how: Any) -> str | None:
-    known = {None: None, "mean": MEAN, "sum": SUM}
-    if not isinstance(how, (str, type(None))) or how not in known:
-        raise _wrong(path, "layout.micro_batches", how=repr(how))
-    return known[how]
 
 
 def _by_strategy(path: str | Path, whole: Layout, given: Any) -> Layout:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -47,10 +47,10 @@ class LaidOutView(View):
     """A run of several ranks, or of one, as a side whose records are whole.
 
     Attributes:
-        layout: of the run; None: it has one rank, which has everything.
+        layout: of the run.
     """
 
-    layout: Layout | None = None
+    layout: Layout = field(default_factory=Layout.of_one)
 
     def rank_steps(self) -> set[tuple[int, int]]:
         """Return every (step, rank) of the comparison: one rank."""
@@ -63,11 +63,12 @@ class LaidOutView(View):
     @property
     def all_ranks(self) -> list[int]:
         """The ranks of the run that are put together."""
-        return sorted(self.layout.places) if self.layout else self.run.ranks[:1]
+        return sorted(self.layout.places)
 
     def first_weights(self, phase: str, role: str, rank: int) -> Mapping[str, str]:
         """Return nothing: fingerprints of parts tell nothing of the whole."""
-        return {} if self.layout else View.first_weights(self, phase, role, self.all_ranks[0])
+        whole = not self.layout.axes
+        return View.first_weights(self, phase, role, self.all_ranks[0]) if whole else {}
 
     def network_of(self, phase: str, rank: int) -> Network | None:
         """Return the network that ran in a phase, as the lowest rank has it."""
@@ -113,7 +114,7 @@ class _Side:
         data: dict[tuple[str, int], dict[int, KeyDatum]] = defaultdict(dict)
         for rank, of in self.of_ranks.items():
             for entry in of.entries:
-                name = self.layout.shifted(entry.name, rank) if self.layout else entry.name
+                name = self.layout.shifted(entry.name, rank)
                 entries[entry.phase, name].setdefault(rank, entry)
             for datum in of.key_data:
                 data[datum.key, datum.micro_step][rank] = datum
@@ -128,8 +129,7 @@ class _Side:
 
     def _experts_divide(self) -> bool:
         """Return whether the places of experts were given unlike samples, as those of dp are."""
-        layout = self.layout
-        if layout is None or EXPERT not in layout.cut:
+        if EXPERT not in self.layout.cut:
             return False
         begun: dict[str, tuple[int, Mapping[int, Entry]]] = {}
         for (phase, _), of_ranks in self.entries.items():
@@ -140,19 +140,13 @@ class _Side:
             {rank: [r for r in entry.records if r.io == "input"] for rank, entry in of.items()}
             for _, of in begun.values()
         ]
-        given += (
-            []
-            if given
-            else [
-                {rank: list(datum.records) for rank, datum in of.items()}
-                for of in self.data.values()
-            ]
-        )
-        return any(_unlike(of, layout) for of in given)
+        given = given or [
+            {rank: list(datum.records) for rank, datum in of.items()} for of in self.data.values()
+        ]
+        return any(_unlike(of, self.layout) for of in given)
 
     def place(self, rank: int) -> tuple[int, ...]:
         """Return which of the batches a rank was given."""
-        assert self.layout is not None
         return tuple(self.layout.place(rank, axis) for axis in self.batches)
 
     def calls(self, name: _Name) -> list[_Name]:
@@ -164,10 +158,10 @@ class _Side:
 
     def _of_entries(self) -> dict[_Name, Held]:
         found: dict[_Name, Held] = {}
-        layout = self.layout if self.layout and PIPELINE in self.layout.cut else None
+        pipeline = PIPELINE in self.layout.cut
         for (phase, name), of_ranks in self.entries.items():
             by_path: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
-            stages = {rank: layout.place(rank, PIPELINE) if layout else 0 for rank in of_ranks}
+            stages = {r: self.layout.place(r, PIPELINE) if pipeline else 0 for r in of_ranks}
             for rank, entry in of_ranks.items():
                 forward = entry.direction == "forward"
                 for record in entry.records:
@@ -180,16 +174,10 @@ class _Side:
             for (io, path), records in by_path.items():
                 own = next(iter(records.items()))
                 whole = name + own[1].name[len(of_ranks[own[0]].name) :]
-                opened = self._open(name, of_ranks)
+                shifts = (of for of in self.layout.shifts if f".{of.after}." in f".{name}")
+                opened = {PIPELINE, *(of.axis for of in shifts)}
                 found[phase, name, io, path] = self._held(whole, records, opened)
         return found
-
-    def _open(self, name: str, of_ranks: Mapping[int, Entry]) -> frozenset[str]:
-        """Return the axes over which an entry may be in some places alone."""
-        if self.layout is None:
-            return frozenset()
-        moved = {shift.axis for shift in self.layout.shifts if f".{shift.after}." in f".{name}"}
-        return frozenset({PIPELINE, *moved} & {*self.layout.cut})
 
     def _of_data(self) -> dict[_Name, Held]:
         found: dict[_Name, Held] = {}
@@ -200,8 +188,7 @@ class _Side:
                     by_path[record.path][rank] = record
             for path, records in by_path.items():
                 name = next(iter(records.values())).name
-                opened = frozenset({PIPELINE} & {*self.layout.cut}) if self.layout else frozenset()
-                found["", key, micro_step, path] = self._held(name, records, opened)
+                found["", key, micro_step, path] = self._held(name, records, {PIPELINE})
         return found
 
     def lists(self, other: _Side) -> None:
@@ -233,7 +220,6 @@ class _Side:
     def _behind_each_other(
         self, key: str, micro_step: int, sizes: Mapping[tuple[int, ...], int], order: Order
     ) -> None:
-        assert self.layout is not None
         for name in [n for n in self.records if n[:3] == ("", key, micro_step)]:
             del self.records[name]
         items: dict[int, dict[int, Record]] = defaultdict(dict)
@@ -247,12 +233,13 @@ class _Side:
                 items[where.get(number, number)][rank] = record
         for number, records in sorted(items.items()):
             moved = {r: replace(x, path=str(number)) for r, x in records.items()}
-            opened = frozenset({*self.batches, PIPELINE} & {*self.layout.cut})
-            held = self._held(f"{key}.{number}", moved, opened)
+            held = self._held(f"{key}.{number}", moved, {*self.batches, PIPELINE})
             self.records["", key, micro_step, str(number)] = held
 
-    def _held(self, name: str, records: Mapping[int, Record], opened: frozenset[str]) -> Held:
-        return Held(name, records, self.layout, self.recorded, opened, self.divided)
+    def _held(self, name: str, records: Mapping[int, Record], opened: set[str]) -> Held:
+        """Return what ranks hold of a value, which may be in some places alone of axes."""
+        axes = frozenset(opened & {*self.layout.cut})
+        return Held(name, records, self.layout, self.recorded, axes, self.divided)
 
 
 class _Joining:
@@ -376,7 +363,7 @@ def laid_out(view: View, layout: Layout | None) -> LaidOutView:
         False,
         view.key_data_only,
         view.keys,
-        layout=layout,
+        layout=layout or Layout.of_one(*view.run.ranks[:1]),
     )
 
 
@@ -422,9 +409,7 @@ def _rows(held: Held) -> list[np.ndarray]:
     """Return the rows that the ranks hold, those of one place after those of the one before."""
     ranks: dict[tuple[int, ...], int] = {}
     for rank in sorted(held.records):
-        place: tuple[int, ...] = ()
-        if held.layout is not None:
-            place = tuple(held.layout.place(rank, axis) for axis in held.batches)
+        place = tuple(held.layout.place(rank, axis) for axis in held.batches)
         ranks.setdefault(place, rank)
     try:
         arrays = [held.records[ranks[place]].array() for place in sorted(ranks)]
@@ -453,7 +438,7 @@ def _order(rows: list[np.ndarray], wanted: list[np.ndarray]) -> list[int]:
 
 
 def in_time(
-    entries: _Entries, data: _Data, layout: Layout | None
+    entries: _Entries, data: _Data, layout: Layout
 ) -> tuple[list[Entry], dict[tuple[str, int], int | None]]:
     """Return the entries of the whole, without records, and when each key was saved.
 
@@ -464,17 +449,17 @@ def in_time(
         entries: (phase, name in the whole) → rank → entry.
         data: (key, micro-step) → rank → save.
     """
-    if layout is None or PIPELINE not in layout.cut:
+    if PIPELINE not in layout.cut:
         found = [_of_whole(name, of, layout, min(of)) for (_, name), of in entries.items()]
         saves = {at: of[min(of)].seq for at, of in data.items()}
         return sorted(found, key=lambda entry: entry.seq), saves
     return _by_stages(entries, data, layout)
 
 
-def _of_whole(name: str, of_ranks: Mapping[int, Entry], layout: Layout | None, rank: int) -> Entry:
+def _of_whole(name: str, of_ranks: Mapping[int, Entry], layout: Layout, rank: int) -> Entry:
     entry = of_ranks[rank]
     parent = entry.parent
-    if parent is not None and layout is not None:
+    if parent is not None:
         parent = layout.shifted(parent, rank)
     return replace(entry, name=name, parent=parent, rank=0, records=())
 

@@ -99,15 +99,12 @@ def _choices(walk: Walk) -> Iterator[tuple[Name, Source, Source]]:
     for name, value in walk.training.choices.items():
         cell = walk.names.common_b(name.cell)
         own = None if cell is None else mine_of.get(name._replace(cell=cell))
-        if own is not None and _has_router(walk.training, name.cell):
+        cells = walk.training.cells
+        kind = f"Cell.{name.cell}.{cells.get(name.cell, '')}.forward.0"
+        inside = (c for c in cells if (c.rpartition(".")[0] or "root") == name.cell)
+        routes = is_router(kind) or any(map(is_part_of_router, inside))
+        if own is not None and routes:
             yield name, Source(walk.rollout, own), Source(walk.training, value)
-
-
-def _has_router(side: Side, cell: str) -> bool:
-    """Return whether a cell is a router, or has one directly inside."""
-    inside = (c for c in side.cells if (c.rpartition(".")[0] or "root") == cell)
-    kind = f"Cell.{cell}.{side.cells.get(cell, '')}.forward.0"
-    return is_router(kind) or any(map(is_part_of_router, inside))
 
 
 def _are_integers(source: Source) -> bool:

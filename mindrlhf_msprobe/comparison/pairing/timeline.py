@@ -288,31 +288,6 @@ class _Pass:
     gradients: int | None = None
 
 
-def _passes_in(entries: Sequence[_Entry]) -> list[_Pass]:
-    """Return the forward passes of one opening of an update, given its entries in order of time.
-
-    A further pass begins where a cell runs forward again behind gradients. Operators tell passes
-    apart only where no cell was recorded, and gradients follow: an optimizer calls them as well.
-    """
-    cells = [entry for entry in entries if not is_operator(entry.name)]
-    found = [_Pass(entries[0].seq)]
-    ran: set[str] = set()
-    for entry in cells or entries:
-        if entry.direction != "forward":
-            if found[-1].gradients is None:
-                found[-1].gradients = entry.seq
-            continue
-        if found[-1].gradients is not None and entry.cell in ran:
-            found.append(_Pass(entry.seq))
-            ran.clear()
-        ran.add(entry.cell)
-        if OUTER in ran and entry.cell != OUTER and found[-1].gradients is None:
-            found[-1].inner = max(found[-1].inner or 0, entry.end or entry.seq)
-    if not cells and found[-1].gradients is None and len(found) > 1:
-        found.pop()
-    return found
-
-
 class Spans:
     """When each opening of each phase began and ended.
 
@@ -422,12 +397,35 @@ class Spans:
         return next((one for one in reversed(passes) if one.begin < time), None)
 
     def _passes(self, phase: str) -> list[_Pass]:
-        """Return the forward passes of a phase, in the order of time."""
-        if phase not in self._passes_of:
-            found: list[_Pass] = []
-            for entries in self._entries.get(phase, {}).values():
-                found += _passes_in(sorted(entries, key=lambda entry: entry.seq))
-            self._passes_of[phase] = sorted(found, key=lambda one: one.begin)
+        """Return the forward passes of an update, in the order of time.
+
+        A further pass begins where a cell runs forward again behind gradients. Operators tell
+        passes apart only where no cell was recorded, and gradients follow: an optimizer calls them
+        as well.
+        """
+        if phase in self._passes_of:
+            return self._passes_of[phase]
+        every: list[_Pass] = []
+        for opening in self._entries.get(phase, {}).values():
+            entries = sorted(opening, key=lambda entry: entry.seq)
+            cells = [entry for entry in entries if not is_operator(entry.name)]
+            found = [_Pass(entries[0].seq)]
+            ran: set[str] = set()
+            for entry in cells or entries:
+                if entry.direction != "forward":
+                    if found[-1].gradients is None:
+                        found[-1].gradients = entry.seq
+                    continue
+                if found[-1].gradients is not None and entry.cell in ran:
+                    found.append(_Pass(entry.seq))
+                    ran.clear()
+                ran.add(entry.cell)
+                if OUTER in ran and entry.cell != OUTER and found[-1].gradients is None:
+                    found[-1].inner = max(found[-1].inner or 0, entry.end or entry.seq)
+            if not cells and found[-1].gradients is None and len(found) > 1:
+                found.pop()
+            every += found
+        self._passes_of[phase] = sorted(every, key=lambda one: one.begin)
         return self._passes_of[phase]
 
     def _before_update(self, index: int, saves: int) -> _Place:

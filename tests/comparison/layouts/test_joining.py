@@ -69,7 +69,7 @@ class Cut:
 
     def alone(self):
         record = self.record("whole.npy", self.whole)
-        return Held(NAME, {0: record}, None, frozenset({0}))
+        return Held(NAME, {0: record}, Layout.of_one(0), frozenset({0}))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -159,7 +159,7 @@ def test_parameters_that_a_strategy_cuts_are_put_together(seed, tmp_path):
         ranks = {r: record(f"{r}.npy", x + np.float32(r == changed)) for r, x in parts.items()}
         alone = {0: record("whole.npy", whole)}
         held = Held(name, ranks, layout, frozenset(ranks))
-        return join_both((Held(name, alone, None, frozenset({0})), held))
+        return join_both((Held(name, alone, Layout.of_one(0), frozenset({0})), held))
 
     a, b = both()
     assert np.array_equal(b.array(), whole)

@@ -273,8 +273,13 @@ def suggest_mapping(
     """
 
     def cells() -> tuple[list[Cell], list[Cell]]:
-        mine, theirs = _opened(a, b, phases, ranks)
-        return cells_of(mine), cells_of(theirs)
+        runs = open_run(Path(a).absolute()), open_run(Path(b).absolute())
+        left, right, _ = views(*runs, phases, ranks)
+        for at in sorted(left.rank_steps() & right.rank_steps()):
+            mine, theirs = left.load(*at).entries, right.load(*at).entries
+            if mine and theirs:  # of the first step that both have
+                return cells_of(mine), cells_of(theirs)
+        raise RunError.saying("error.nothing_to_suggest", a=str(a), b=str(b))
 
     return propose(a, b, directory, cells)
 
@@ -327,19 +332,6 @@ def _proposed(
         for side, paired in zip(cells, known)
     )
     return (*said, *_lines(fused[0]), *_lines(fused[1])), (mine, theirs)
-
-
-def _opened(
-    a: str | Path, b: str | Path, phases: tuple[str, str] | None, ranks: tuple[int, int] | None
-) -> tuple[Sequence[Entry], Sequence[Entry]]:
-    """Return the entries of the first step that both runs have."""
-    runs = open_run(Path(a).absolute()), open_run(Path(b).absolute())
-    left, right, _ = views(*runs, phases, ranks)
-    for step, rank in sorted(left.rank_steps() & right.rank_steps()):
-        both = left.load(step, rank).entries, right.load(step, rank).entries
-        if all(both):
-            return both
-    raise RunError.saying("error.nothing_to_suggest", a=str(a), b=str(b))
 
 
 def _pairs(a: Sequence[Cell], b: Sequence[Cell]) -> list[Match]:
