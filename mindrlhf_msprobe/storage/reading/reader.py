@@ -34,7 +34,6 @@ from mindrlhf_msprobe.storage.journal_line import (
     argument_of,
     line_ends,
     read_journal,
-    split_lines,
 )
 from mindrlhf_msprobe.storage.leaves import made_by
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
@@ -558,24 +557,25 @@ class Run:
         return sorted(found, key=lambda entry: (entry.step, entry.rank, entry.seq))
 
     def each_entry(self, at: LayerPlace) -> Iterator[Entry]:
-        """Yield the entries of one place as they began in time, without holding all of them.
+        """Yield the entries of one place as they began in time; of all only their bytes are held.
 
         Where a line of the journal cannot be read, or there is no journal, they are those of
         `entries`.
         """
-        raw = split_lines(self.journal(at) or b"")
+        content = self.journal(at) or b""
+        ends = line_ends(content).tolist()
+        spans = zip([0, *(end + 1 for end in ends)], ends)
         try:
-            begun = [loads(line)["seq"] for line in raw]
-            order = sorted(range(len(raw)), key=begun.__getitem__)
+            lines = sorted((loads(content[start:end])["seq"], start, end) for start, end in spans)
         except (ValueError, TypeError, LookupError, RecursionError):
-            order = []
-        if not order:
+            lines = []
+        if not lines:
             yield from self.entries(*at)
             return
         files, damaged = self.locator(at), False
-        for number in order:
+        for _, start, end in lines:
             try:
-                entry = _entry(JournalLine.read(raw[number]), files, at)
+                entry = _entry(JournalLine.read(content[start:end]), files, at)
             except (ValueError, TypeError, AttributeError, RecursionError):
                 damaged = True
                 continue
