@@ -582,8 +582,8 @@ def test_what_a_cell_holds_in_the_place_of_an_operator_from_the_start(
     """Is judged by the operator that the cell's class says; the cell itself, too."""
     network = Holder(transposed=True)
     setattr(network, attribute, fault(getattr(network, attribute)))
-    call = ms.value_and_grad(lambda x: (network(x) ** 2).sum())
-    found = judged(network, call, numbers(6, 6), level=level, strict=True)
+    gradient = ms.value_and_grad(lambda x: (network(x) ** 2).sum())
+    found = judged(network, gradient, numbers(6, 6), level=level, strict=True)
     assert found.without_opinion == ()
     assert found.status is (Accuracy.WRONG if call else Accuracy.ORDINARY)
     if call and level == "L1":
@@ -753,8 +753,8 @@ def test_an_operator_without_a_formula_is_judged_by_its_kernel(
             return ops.hypot(ops.erfinv(x), ops.interpolate(x[None], size=6, mode="linear")[0])
 
     network = Layer()
-    call = ms.grad(lambda x: (network(x * 1.0) * 3).sum())
-    found = judged(network, call, x, level="mix", strict=True)
+    gradient = ms.grad(lambda x: (network(x * 1.0) * 3).sum())
+    found = judged(network, gradient, x, level="mix", strict=True)
     assert found.without_opinion == ()
     assert found.status is (Accuracy.ORDINARY if fault is None else Accuracy.WRONG)
     assert [one.call for one in found.origins[:1]] == ([] if call is None else [call])

@@ -18,7 +18,7 @@ from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings.accuracy import ReplayedOperators
 from mindrlhf_msprobe.replay.offline.computing import Recomputed, values_by_formula
-from mindrlhf_msprobe.replay.offline.judging import conclude
+from mindrlhf_msprobe.replay.offline.judging import by_kernels, conclude
 from mindrlhf_msprobe.replay.offline.replaying import replay_entry, replay_operators
 from mindrlhf_msprobe.replay.offline.script import folder, template
 from mindrlhf_msprobe.replay.offline.script.recorded import Asked, CallPlace, find_call
@@ -424,6 +424,30 @@ def test_a_kernel_that_computes_in_fewer_bits_than_it_is_given_proves_nothing(tm
 def side_of(run: Path, entry: str, output: Path) -> None:
     template.WORDS.update(folder.words_of("en"))
     folder.write_side(output, find_call(open_run(run), entry, CallPlace()), compute_dtype=None)
+
+
+@pytest.mark.parametrize(
+    ("recorded_off", "here_off", "said", "verdict"),
+    [
+        (0.0, 0.0, [], "ordinary"),
+        (0.1, 0.1, ["wrong_here"], "wrong"),
+        (0.1, 0.0, [], "wrong"),
+        (0.0, 0.1, ["other_here"], "ordinary"),
+    ],
+)
+def test_a_kernel_here_is_only_called_wrong_where_it_is(
+    tmp_path, recorded_off, here_off, said, verdict
+):
+    """Under the healthy one of two runs nothing says that it is computed in the wrong way, too."""
+
+    def here(x: Any) -> Any:
+        return mint.exp(x) * (1 + here_off * (x.dtype == ms.float32))
+
+    x = normal(6, 8)
+    call = Operation("Mint.exp", (x,), {}, (np.exp(x) * np.float32(1 + recorded_off),))
+    side_of(write_run(tmp_path / "run", [call]), "Mint.exp.0.forward", tmp_path / "a")
+    found = by_kernels(Recomputed(tmp_path / "a", here))
+    assert ([code for code, _ in found.notes], found.verdict) == (said, verdict)
 
 
 def test_a_formula_finds_what_is_wrong_in_float64_as_well(tmp_path):

@@ -63,7 +63,7 @@ class Change:
     Attributes:
         change: the largest relative change; Inf where an element became NaN or Inf, or ceased to
             be.
-        differing: elements whose bits differ, of `size`.
+        differing: elements whose bits differ.
         ratio: the change over that of the inputs; None where nothing was disturbed.
         threshold: of the output's dtype.
         consistent: whether the change is small enough.
@@ -71,7 +71,6 @@ class Change:
 
     change: float
     differing: int
-    size: int
     ratio: float | None
     threshold: float
     consistent: bool
@@ -134,7 +133,7 @@ def judge(
         np.count_nonzero((first == second) | (np.isnan(first) & np.isnan(second)))
     )
     if mode == NO_CHANGE:
-        return Change(change, differing, first.size, None, threshold, differing == 0)
+        return Change(change, differing, None, threshold, differing == 0)
     went_in = max(disturbed_by, FORMATS[coarsest].spacing if coarsest in FORMATS else 0.0)
     ratio = change / went_in if went_in else None
     if mode == CHANGE_VALUE:
@@ -142,7 +141,7 @@ def judge(
         consistent = not order_free or change <= max(threshold, _ROUNDINGS * rounding)
     else:
         consistent = change <= max(threshold, most_times * went_in)
-    return Change(change, differing, first.size, ratio, threshold, bool(consistent))
+    return Change(change, differing, ratio, threshold, bool(consistent))
 
 
 def coarsest_of(dtypes: Sequence[str]) -> str:

@@ -138,7 +138,8 @@ class Tape:
     def constant(self, number: float) -> Value:
         """Return a Python number; one that the lower precision has not is rounded in the draws."""
         exact = np.asarray(number, self.dtype if isinstance(number, float) else None)
-        if exact.dtype.kind != "f" or not np.isfinite(exact) or _fits(number, self.precision):
+        plain = exact.dtype.kind != "f" or not np.isfinite(exact)
+        if plain or (math.frexp(number)[0] / self.precision.unit).is_integer():
             return Value(self, [exact] * (self.draws + 1))
         return Value(
             self, [exact, *self.disturbed([exact] * self.draws, [np.abs(exact)] * self.draws)]
@@ -281,10 +282,3 @@ def is_held(array: np.ndarray, precision: Precision) -> np.ndarray:
         bits = held.reshape(-1).view(np.uint32).reshape(held.shape)
         return (held == array) & (bits & 0xFFFF == 0)
     return np.asarray(array.astype(precision.name) == array)
-
-
-def _fits(number: float, precision: Precision) -> bool:
-    if number == 0:
-        return True
-    mantissa, _ = math.frexp(number)
-    return (mantissa / precision.unit).is_integer()
