@@ -69,15 +69,7 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     content = {} if path is None else _read(path)
     where = "PrecisionDebugger" if path is None else str(path)
     settings = {**content, **{k: v for k, v in given.items() if k != "config_path"}}
-    known = (
-        *("task", "dump_path", "rank", "step", "level"),
-        *(*_IGNORED, *_NOT_OFFERED, *TASKS, *_OTHER_TASKS, *_OWN),
-    )
-    for name, value in settings.items():
-        _check_known(where, name, value, known)
-        is_usual = value in (None, []) or (name == "dump_enable" and value is True)
-        if name in _NOT_OFFERED and not is_usual:
-            raise ConfigError.saying("error.not_offered", where=where, name=name, value=value)
+    _check_keys(where, settings)
     task, level = settings.get("task"), settings.get("level")
     if task in _OTHER_TASKS:
         either = message("config.either", choices=TASKS)
@@ -125,6 +117,18 @@ def _read(path: Any) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError.saying("error.no_json_object", path=path, name=type(content).__name__)
     return content
+
+
+def _check_keys(where: str, settings: Mapping[str, Any]) -> None:
+    known = (
+        *("task", "dump_path", "rank", "step", "level"),
+        *(*_IGNORED, *_NOT_OFFERED, *TASKS, *_OTHER_TASKS, *_OWN),
+    )
+    for name, value in settings.items():
+        _check_known(where, name, value, known)
+        is_usual = value in (None, []) or (name == "dump_enable" and value is True)
+        if name in _NOT_OFFERED and not is_usual:
+            raise ConfigError.saying("error.not_offered", where=where, name=name, value=value)
 
 
 def _check_known(where: str, name: str, value: Any, known: Iterable[str]) -> None:

@@ -166,8 +166,12 @@ class SharedProbe:
         known = self._networks.get(role)
         network = model
         if isinstance(model, (list, tuple)):
+            from mindrlhf_msprobe.capture.framework.private import children_of
+
             network = _joined(call, model)
-            network = known if _same_cells(known, network) else network
+            own = [*map(id, children_of(network).values())]
+            is_known = known is not None and own == [*map(id, children_of(known).values())]
+            network = known if is_known else network
         if not any(at == role and ref() is network for at, ref in self._watched):
             self._watch_optimizers(call, role, network)
             self.probe.watch(**{role: network})
@@ -213,11 +217,3 @@ def _joined(call: str, models: Any) -> Any:
             )
         put_child(holder, str(number), model)
     return holder
-
-
-def _same_cells(a: Any, b: Any) -> bool:
-    from mindrlhf_msprobe.capture.framework.private import children_of
-
-    return a is not None and [*map(id, children_of(a).values())] == [
-        *map(id, children_of(b).values())
-    ]

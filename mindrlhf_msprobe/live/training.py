@@ -123,11 +123,7 @@ class Live:
             self._ended += 1
             if self._process is not None and step is not None:
                 with counted(self._fault, _LIVE):
-                    if not (self._waiting or self._process.ready):
-                        self._take(self._process.reports(_READY))
-                    self._waiting.add(step)
-                    if self._process.ended or not self._process.announce(step):
-                        self._leave_out([step])
+                    self._announce(self._process, step)
                     if self._config.compare_to and self._config.on_divergence != WARN:
                         self._wait_for(self._process, step)
             self.look()
@@ -136,6 +132,13 @@ class Live:
             if self._ends:
                 logger.error("%s", message("live.stops", rule=self._ends_by))
             return self._ends
+
+    def _announce(self, process: Follower, step: int) -> None:
+        if not (self._waiting or process.ready):
+            self._take(process.reports(_READY))
+        self._waiting.add(step)
+        if process.ended or not process.announce(step):
+            self._leave_out([step])
 
     def _wait_for(self, process: Follower, step: int) -> None:
         """Wait until a step was looked at: what it leads to concerns the next one."""

@@ -86,10 +86,15 @@ class Keys:
 
     def queries(self, number: int, count: int) -> Queries | None:
         """Return the rows of a call; None where it is not known what its columns are."""
-        found = self._columns(number, count)
-        if found is None:
+        first = self._first_of(number, count)
+        if first is None:
             return None
         call = self._tokens.calls[number]
+        found = [of.reshape(call.batch, call.width) for of in (call.sequence, call.position)]
+        if first != number:  # columns of earlier calls stand before its own
+            sequence, position, starts = self._since(first)
+            end = int(starts[number - first + 1])
+            found = [sequence[:, :end], position[:, :end]]
         rows = np.flatnonzero(call.sequence >= 0)
         sample, sequences = rows // max(1, call.width), call.sequence[rows]
         most = len(self._tokens.sequences)
@@ -156,19 +161,6 @@ class Keys:
                 shared = shared_length(*(self._tokens.sequences[n] for n in (int(own[at]), other)))
                 inside = (sequence[at] == other) & (position[at] < shared)
                 yield from ((at, column) for column in np.flatnonzero(inside).tolist())
-
-    def _columns(self, number: int, count: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the sequence and the position of each column, int64 [batch, count]; or None."""
-        first = self._first_of(number, count)
-        if first is None:
-            return None
-        if first == number:
-            call = self._tokens.calls[number]
-            shape = call.batch, call.width
-            return call.sequence.reshape(shape), call.position.reshape(shape)
-        sequence, position, starts = self._since(first)
-        end = int(starts[number - first + 1])
-        return sequence[:, :end], position[:, :end]
 
     def _first_of(self, number: int, count: int) -> int | None:
         """Return the first of the calls whose tokens are so many columns; None if none is."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.sequences.beginnings import longest_common, prefix_names, run_at_end
-from mindrlhf_msprobe.sequences.calls import UNKNOWN, PhaseTokens, TokenCall
+from mindrlhf_msprobe.sequences.calls import UNKNOWN, PhaseTokens
 from mindrlhf_msprobe.sequences.saved import SavedSample
 
 
@@ -65,41 +65,24 @@ def match(mine: PhaseTokens, other: PhaseTokens) -> Matched:
     for those behind the end of a response in either.
     """
     sequences, common = longest_common(mine.sequences, other.sequences)
-    places = _Places(other)
     within = np.minimum(common, mine.last)
-    known = sequences >= 0
-    within[known] = np.minimum(within[known], other.last[sequences[known]])
-    partners = tuple(_partner(call, sequences, within, places) for call in mine.calls)
-    return Matched(partners, sequences, common)
-
-
-class _Places:
-    """Where the tokens of all sequences are, one sequence behind the other.
-
-    Attributes:
-        starts: int64 [sequences], the number of the first token of each.
-        call, row: int64 [tokens].
-    """
-
-    def __init__(self, of: PhaseTokens) -> None:
-        sizes = [len(sequence) for sequence in of.sequences]
-        self.starts = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
-        empty = np.zeros(0, np.int64)
-        self.call, self.row = (np.concatenate([empty, *found]) for found in of.places)
-
-
-def _partner(
-    call: TokenCall, sequences: np.ndarray, common: np.ndarray, places: _Places
-) -> Partner:
-    found_call = np.full(call.sequence.size, UNKNOWN, np.int64)
-    found_row = np.full(call.sequence.size, UNKNOWN, np.int64)
-    known = np.flatnonzero(call.sequence >= 0)
-    of = call.sequence[known]
-    shared = (sequences[of] >= 0) & (call.position[known] < common[of])
-    known, of = known[shared], of[shared]
-    at = places.starts[sequences[of]] + call.position[known]
-    found_call[known], found_row[known] = places.call[at], places.row[at]
-    return Partner(found_call, found_row)
+    matched = sequences >= 0
+    within[matched] = np.minimum(within[matched], other.last[sequences[matched]])
+    # Where the tokens of all other sequences are, one sequence behind the other.
+    starts = np.cumsum([0, *map(len, other.sequences)], dtype=np.int64)
+    empty = np.zeros(0, np.int64)
+    calls, rows = (np.concatenate([empty, *found]) for found in other.places)
+    partners = []
+    for call in mine.calls:
+        known = np.flatnonzero(call.sequence >= 0)
+        of = call.sequence[known]
+        shared = (sequences[of] >= 0) & (call.position[known] < within[of])
+        known, of = known[shared], of[shared]
+        at = starts[sequences[of]] + call.position[known]
+        found_call, found_row = (np.full(call.sequence.size, UNKNOWN, np.int64) for _ in range(2))
+        found_call[known], found_row[known] = calls[at], rows[at]
+        partners.append(Partner(found_call, found_row))
+    return Matched(tuple(partners), sequences, common)
 
 
 def goes_on_with_padding(tokens: np.ndarray, size: int, pad: int | None) -> bool:

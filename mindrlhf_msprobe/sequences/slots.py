@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -22,29 +22,35 @@ from mindrlhf_msprobe.storage.records import Entry
 _AHEAD = 16  # calls whose tokens are looked at together
 
 
+@dataclass(eq=False)
 class Slot:
     """A place of the batch, and the sequence that stands in it.
 
-    Args:
+    Attributes:
+        sequence: its number.
+        tokens: those that it was given so far.
+        shift: what positions are counted from: padding may count, too.
         thread: a number that it keeps when it changes its place.
+        given: the position of its last token as it was given, or None.
+        has_ended: whether padding alone follows.
+        start: how many tokens of which it is not known stand before these.
+        guesses: what it may be of saved samples, or None.
+        seen: how many of its tokens these were held against.
+        before: what positions were counted from before one was wrong.
     """
 
-    __slots__ = (
-        *("before", "given", "guesses", "has_ended", "seen", "sequence", "shift", "start"),
-        *("thread", "tokens"),
-    )
+    sequence: int
+    tokens: list[int]
+    shift: int = 0
+    thread: int = 0
+    given: int | None = None
+    has_ended: bool = False
+    start: int = 0
+    guesses: list[np.ndarray] | None = None
+    seen: int = 0
 
-    def __init__(self, sequence: int, tokens: list[int], shift: int = 0, thread: int = 0) -> None:
-        self.sequence = sequence
-        self.tokens = tokens
-        self.shift = shift  # what positions are counted from: padding may count, too
-        self.before = shift  # what they were counted from before one was wrong
-        self.given: int | None = None  # the position of its last token as it was given
-        self.has_ended = False  # whether padding alone follows
-        self.thread = thread
-        self.start = 0  # how many tokens of which it is not known stand before these
-        self.guesses: list[np.ndarray] | None = None  # what it may be of saved samples
-        self.seen = 0  # how many of its tokens these were held against
+    def __post_init__(self) -> None:
+        self.before = self.shift
 
     @property
     def next(self) -> int:

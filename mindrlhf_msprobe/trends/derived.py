@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -59,7 +59,6 @@ def _by_token(
     own: Sequence[str],
     other: Sequence[str],
     formula: Callable[..., float],
-    **options: Any,
 ) -> list[Value]:
     """Return a formula of two log-probabilities for each save of the first whose rows are known."""
     data = sequences.data
@@ -83,7 +82,7 @@ def _by_token(
         except Unavailable as error:
             why = error
             continue
-        value = formula(pair.own, pair.other, counted.mask, **options)
+        value = formula(pair.own, pair.other, counted.mask)
         found.append((datum.micro_step, value, (*dict.fromkeys((*notes, *counted.notes)),)))
     if not found and not second:
         raise Unavailable(message("trend.no_key", names=list(other[:1])))
@@ -139,15 +138,22 @@ def _of_ratios(
     return found
 
 
-def _first_that_has_all(*ways: Callable[[], list[Value]]) -> list[Value]:
-    """Return the values of the way that says something of the most updates, the first of these.
+def _of_policy(
+    sequences: Sequences,
+    by_token: Callable[..., float],
+    of_ratios: Callable[[np.ndarray, np.ndarray | None], float],
+) -> list[Value]:
+    """Return a formula of new and old log-probabilities, or of ratios: of what has more updates.
 
     Raises:
-        Unavailable: none says anything; why not, of the last for which there is a key.
+        Unavailable: neither says anything; why not, of the last for which there is a key.
     """
     best: list[Value] = []
     why: Unavailable | None = None
-    for way in ways:
+    for way in (
+        lambda: _by_token(sequences, LOG_PROB, OLD_LOG_PROB, by_token),
+        lambda: _of_ratios(sequences, of_ratios),
+    ):
         try:
             found = way()
         except Unavailable as error:
@@ -162,33 +168,22 @@ def _first_that_has_all(*ways: Callable[[], list[Value]]) -> list[Value]:
 
 
 def _ratio(sequences: Sequences) -> list[Value]:
-    return _first_that_has_all(
-        lambda: _by_token(sequences, LOG_PROB, OLD_LOG_PROB, formulas.ratio),
-        lambda: _of_ratios(sequences, formulas.mean),
-    )
+    return _of_policy(sequences, formulas.ratio, formulas.mean)
 
 
 def _approx_kl(sequences: Sequences) -> list[Value]:
-    return _first_that_has_all(
-        lambda: _by_token(
-            sequences, LOG_PROB, OLD_LOG_PROB, lambda new, old, mask: formulas.kl_k3(old, new, mask)
-        ),
-        lambda: _of_ratios(sequences, formulas.kl_of_ratios),
-    )
+    def by_token(new: np.ndarray, old: np.ndarray, mask: np.ndarray) -> float:
+        return formulas.kl_k3(old, new, mask)
+
+    return _of_policy(sequences, by_token, formulas.kl_of_ratios)
 
 
 def _clip_fraction(sequences: Sequences) -> list[Value]:
-    clip_range = sequences.data.settings.clip_range
-    said = "trend.clip_range" if clip_range is not None else "trend.usual_clip_range"
-    limits = formulas.CLIP_RANGE if clip_range is None else clip_range
-    values = _first_that_has_all(
-        lambda: _by_token(
-            sequences, LOG_PROB, OLD_LOG_PROB, formulas.clip_fraction, clip_range=limits
-        ),
-        lambda: _of_ratios(
-            sequences, lambda ratios, mask: formulas.clipped_share(ratios, mask, limits)
-        ),
-    )
+    given = sequences.data.settings.clip_range
+    limits = formulas.CLIP_RANGE if given is None else given
+    by_token = partial(formulas.clip_fraction, clip_range=limits)
+    values = _of_policy(sequences, by_token, partial(formulas.clipped_share, clip_range=limits))
+    said = "trend.usual_clip_range" if given is None else "trend.clip_range"
     of = message(said, low=limits[0], high=limits[1])
     return [(at, value, (of, *notes)) for at, value, notes in values]
 

@@ -191,9 +191,13 @@ def _of_tokens(
     off = np.abs(log_ratio, out=log_ratio)
     found |= {DIFF_MEAN: off.mean(), DIFF_MAX: off.max(), DIFF_P99: np.percentile(off, 99)}
     del log_ratio, off
-    _correlate(LOG_PEARSON, rollout, training, found, undefined)
     probabilities = np.exp(rollout), np.exp(training)
-    _correlate(PROBS_PEARSON, *probabilities, found, undefined)
+    for name, both in ((LOG_PEARSON, (rollout, training)), (PROBS_PEARSON, probabilities)):
+        correlation = pearson(*both)
+        if isinstance(correlation, Message):
+            undefined[name] = correlation
+        else:
+            found[name] = correlation
     apart = np.abs(probabilities[1] - probabilities[0])
     found |= {PROBS_MEAN: apart.mean(), PROBS_MAX: apart.max()}
     if len(apart) > 1:
@@ -201,20 +205,6 @@ def _of_tokens(
     else:
         undefined[PROBS_STD] = message("trend.one_token")
     return {name: float(value) for name, value in found.items()}
-
-
-def _correlate(
-    name: str,
-    a: np.ndarray,
-    b: np.ndarray,
-    found: dict[str, float],
-    undefined: dict[str, Message],
-) -> None:
-    correlation = pearson(a, b)
-    if isinstance(correlation, Message):
-        undefined[name] = correlation
-    else:
-        found[name] = correlation
 
 
 def _of_sequences(rollout: np.ndarray, training: np.ndarray, held: np.ndarray) -> dict[str, float]:
