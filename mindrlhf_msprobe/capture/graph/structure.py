@@ -37,7 +37,7 @@ class Found:
     @property
     def passed(self) -> str:
         """The variable that holds what is passed on in the place of a watched tensor."""
-        return f"{self.name}_passed"
+        return f"passed_{self.name}"
 
 
 #: A function that hands over: what its module begins with, its body, and its constants, which it is
