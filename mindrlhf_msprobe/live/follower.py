@@ -105,23 +105,23 @@ class Compared:
             if self._said or not self._steps.had_nothing_in_common:
                 return None
             self._said = True  # later steps are looked at
-            return Uncompared(message("live.nothing_in_common", step=number))
+            return Uncompared("live.nothing_in_common", {"step": number})
         self._ended = True
         if self._steps.is_gone:  # what it has lost since says nothing of the training
             return self._without_it(number)
         if self._steps.unread is not None and found.cause is Cause.UNREADABLE:
             why = self._steps.unread
-            return Uncompared(message("live.compared_run_is_damaged", step=number, why=why))
+            return Uncompared("live.compared_run_is_damaged", {"step": number, "why": why})
         said = message("live.cause", cause=found.cause.value, reasons=[*found.reasons])
         return Diverged(number, found.phase, found.record, found.cell, said)
 
     def _without_it(self, number: int) -> Uncompared:
         """Say that the other run does not have a step: it ended before, or was removed."""
         if self._steps.is_gone:
-            return Uncompared(message("live.compared_run_is_gone", step=number))
+            return Uncompared("live.compared_run_is_gone", {"step": number})
         last = -1 if self._steps.last_step is None else self._steps.last_step
-        known = {"last": last, "running": self._steps.is_running}
-        return Uncompared(message("live.not_compared", step=number, **known))
+        known = {"step": number, "last": last, "running": self._steps.is_running}
+        return Uncompared("live.not_compared", known)
 
     def end(self) -> None:
         """Nothing is left to do."""

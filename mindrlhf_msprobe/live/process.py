@@ -9,8 +9,10 @@ import os
 import select
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
@@ -79,10 +81,12 @@ class Uncompared:
     """A step is not compared with that of the other run, nor are those behind it, mostly.
 
     Attributes:
-        said: why, without the `path` of the other run.
+        code: of the message that says why.
+        params: its parameters, but for `path`, which names the other run.
     """
 
-    said: Message
+    code: str
+    params: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

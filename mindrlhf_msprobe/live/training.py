@@ -160,8 +160,8 @@ class Live:
             elif isinstance(one, Diverged):
                 self._diverged(one)
             elif isinstance(one, Uncompared):
-                params = {**one.said.params, "path": self._config.compare_to}
-                logger.warning("%s", Message(one.said.code, params))
+                params = {**one.params, "path": self._config.compare_to}
+                logger.warning("%s", Message(one.code, params))
             elif isinstance(one, Looked):
                 self._waiting.discard(one.step)
             elif isinstance(one, Behind):
