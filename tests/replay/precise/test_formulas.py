@@ -101,6 +101,15 @@ def calls():
     yield "Mint", "tril", (x, 1), {}
     yield "Functional", "cross_entropy", (x, labels), {}
     yield "Functional", "nll_loss", (x, labels), {"reduction": "sum"}
+    yield "Functional", "smooth_l1_loss", (x, y), {"reduction": "mean"}
+    yield "Functional", "kl_div", (x, positive), {"reduction": "sum"}
+    yield "MintFunctional", "binary_cross_entropy_with_logits", (x, (y > 0) * 1.0), {}
+    yield "Functional", "rms_norm", (x, row), {}
+    yield "Tensor", "__rsub__", (x, 2.0), {}
+    yield "Tensor", "remainder", (x, positive), {}
+    yield "Mint", "prod", (positive,), {"dim": 1}
+    yield "Mint", "std", (x,), {"dim": 0}
+    yield "Mint", "reshape", (x, (3, 8)), {}
 
 
 CALLS = list(calls())
