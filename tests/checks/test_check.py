@@ -232,12 +232,10 @@ def test_a_journal_is_read_once_and_steps_come_in_order(healthy, monkeypatch):
 
     read = []
     journal = Run.journal
-    monkeypatch.setattr(
-        Run, "journal", lambda self, *place: read.append(place) or journal(self, *place)
-    )
+    monkeypatch.setattr(Run, "journal", lambda self, at: read.append(at) or journal(self, at))
     check_run(healthy)
     assert len(read) == len(set(read)) == 12
-    assert [step for _, step, _ in read] == sorted(step for _, step, _ in read)
+    assert [at.step for at in read] == sorted(at.step for at in read)
 
 
 def test_a_run_cut_off_in_the_middle(broken, tmp_path):

@@ -17,7 +17,8 @@ from mindrlhf_msprobe.checks.loading import own_rules
 from mindrlhf_msprobe.checks.views import steps
 from mindrlhf_msprobe.storage.columns.columns import EntryView
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
-from mindrlhf_msprobe.storage.columns.leaf_json import flat, is_float
+from mindrlhf_msprobe.storage.columns.leaf_json import is_float
+from mindrlhf_msprobe.storage.leaves import child_path
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 KEYS = (
@@ -133,6 +134,16 @@ VALUE = st.recursive(
     ),
     max_leaves=6,
 )
+
+
+def flat(value, path=""):
+    """Yield path and leaf of what is a tensor, or holds a value, in a structure."""
+    if isinstance(value, dict) and isinstance(value.get("type"), str):
+        yield path, value
+        return
+    items = value.items() if isinstance(value, dict) else enumerate(value or ())
+    for name, item in () if isinstance(value, str) else items:
+        yield from flat(item, child_path(path, str(name)))
 
 
 @settings(max_examples=200, deadline=None)

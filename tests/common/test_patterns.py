@@ -140,7 +140,7 @@ NESTED = "a0: &a0 [1, 1]\n" + "".join(
     [
         (MERGED, "with its aliases written out it stands for more than"),
         (NESTED, "with its aliases written out it stands for more than"),
-        ("a: &a [*a]", "holds itself"),
+        ("a: &a [*a]", "contains itself"),
         ("a: " + "[" * 5_000, "nested too deeply"),
         ("a: " + "9" * 5000, "a number of 5000 characters"),
         ("a: 0x" + "f" * 100_000, "a number of"),

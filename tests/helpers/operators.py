@@ -106,7 +106,9 @@ class Program:
         """Run a cell; it is recorded with `cells`."""
         if self.cells:
             return self.recording.call(name, class_name, function, x, **more)
-        self.recording._running.append((f"Cell.{name}.{class_name}.forward.0", False))
+        self.recording._running.append(
+            Call(self.recording.opening, f"Cell.{name}.{class_name}.forward.0")
+        )
         try:
             return function(x)
         finally:
@@ -116,7 +118,7 @@ class Program:
     def around(self) -> str:
         """The cell in which the program is."""
         running = self.recording._running
-        return cell_name(running[-1][0]) if running else ""
+        return cell_name(running[-1].entry) if running else ""
 
     def op(
         self,
@@ -160,7 +162,7 @@ class Program:
         opening = self.recording.opening
         frames = (f"File /home/u/net.py, line {10 + len(text)}, in construct, \n {text}",)
         running = self.recording._running
-        parent = next((entry for entry, known in reversed(running) if known), None)
+        parent = next((call.entry for call in reversed(running) if call.recorded), None)
         line = opening.line(name, opening.now(), None, parent, frames=frames if self.stacks else ())
         line.around = cell
         line.values["input_args"] = [

@@ -427,7 +427,7 @@ def test_a_phase_in_which_nothing_ran_warns_once(layer_probe, warnings_of, recor
         probe.step()
     warnings = warnings_of()
     assert len(warnings) == 1
-    assert "phase actor_update, step 0: no cell of the actor network" in warnings[0]
+    assert "phase actor_update, step 0: no cell of the watched actor network" in warnings[0]
     assert recorded(probe).phases == []
 
 

@@ -237,7 +237,7 @@ def test_what_is_asked_wrongly_is_said(runs, tmp_path):
         (UsageError, "--network", None, LAYER),
         (UsageError, "MODULE:FUNCTION", "no network", LAYER),
         (RunError, r"layers\.1", None, LAYER.replace("layers.1", "layer.1")),
-        (UsageError, "no call", None, "Cell.lm_head.Linear.parameters_grad.0"),
+        (UsageError, "not the entry of a call", None, "Cell.lm_head.Linear.parameters_grad.0"),
     ):
         with pytest.raises(error, match=said):
             replay_entry(asked(runs, output, network, entry), run=False)

@@ -528,6 +528,6 @@ def test_notes_are_in_the_language_asked_for(tmp_path, table):
         "指纹不同；为 2 次重复采集噪声基线的 7 倍（噪声基线 0.001；5 倍以内视为一致）"
     )
     assert rows["zh"][0]["tolerance"] == "rtol 0.001，atol 0；噪声基线（2 次重复采集）"
-    assert rows["en"][1]["suspicion"] == "error grows ×12 in this cell: 1.0e-06 → 1.2e-05"
+    assert rows["en"][1]["suspicion"] == "the error grows ×12 in this cell: 1.0e-06 → 1.2e-05"
     assert rows["zh"][1]["suspicion"] == "误差在该 Cell 中放大 12 倍：1.0e-06 → 1.2e-05"
     assert [row["status"] for row in rows["zh"]] == [row["status"] for row in rows["en"]]

@@ -98,7 +98,7 @@ def test_what_does_not_agree_is_not_suspicious_but_wrong(status):
 def test_an_error_that_grows_in_a_cell():
     """An output's error of ten times the input's or more, and by how much."""
     said = last(finding("input", error=1e-6), finding(error=3.7e-5))
-    assert said == "error grows ×37 in this cell: 1.0e-06 → 3.7e-05"
+    assert said == "the error grows ×37 in this cell: 1.0e-06 → 3.7e-05"
     assert last(finding("input", error=1e-6), finding(error=9e-6)) == ""
 
 
@@ -114,7 +114,7 @@ def test_an_error_that_arises_in_a_cell():
     given = finding("input", Status.IDENTICAL), finding("parameters", Status.IDENTICAL)
     said = last(*given, finding(error=2e-7))
     assert said == (
-        "error arises in this cell: its inputs and parameters show none, its output 2.0e-07"
+        "the error arises in this cell: its inputs and parameters show none, its output 2.0e-07"
     )
     assert last(*given, finding(status=Status.IDENTICAL)) == ""
 

@@ -286,7 +286,7 @@ def test_statistics_alone_cannot_decide(tmp_path, capsys):
     [
         ({"token_range_start": 1, "token_range_end": 2}, "token_range_start: 0"),
         ({"token_range_start": 50, "token_range_end": 60}, "Only its tokens from 50 on"),
-        ({"actor_train_dump": False}, "actor_train_dump was off"),
+        ({"actor_train_dump": False}, "switched off (actor_train_dump"),
     ],
 )
 def test_a_window_that_covers_nothing_of_it_cannot_decide(tmp_path, capsys, section, said):

@@ -76,7 +76,7 @@ def test_what_was_left_out_is_never_said_to_agree(runs, include, record, cause):
     first = compare_runs(*runs, include=include).verdict.first_divergence
     assert (first.record, first.cause, first.step) == (record, cause, 1)
     if include != "output":
-        assert "comparison left out" in first.explanation
+        assert "comparison left them out" in first.explanation
         assert first.next_step is None
 
 
@@ -221,7 +221,7 @@ def test_phases_of_which_one_has_no_backward_pass(tmp_path):
         ({"steps": "0,8"}, "names 8, of which"),
         ({"steps": "3-1"}, "1 comes before 3"),
         ({"steps": "1:2"}, "expected step numbers and ranges"),
-        ({"steps": []}, "names none"),
+        ({"steps": []}, "names no step"),
         ({"steps": [True]}, "expected step numbers"),
         ({"steps": -1}, "expected step numbers"),
         ({"include": "atention"}, "'atention' matches no record.*nearest names: .*attention"),

@@ -482,7 +482,7 @@ def test_archives_that_are_no_pack_are_refused(tmp_path: Path, monkeypatch: Any)
     with pytest.raises(MsprobeError, match="larger than"):
         compare_collected(a, b)
     pack(b, **{"random/rank0.json": "{"})
-    with pytest.raises(MsprobeError, match=r"no config_check_pack\.zip"):
+    with pytest.raises(MsprobeError, match=r"(a|a readable) config_check_pack\.zip"):
         compare_collected(a, b)
     pack(b, **{"random/rank0.json": "[]"})
     with pytest.raises(MsprobeError, match=r"b\.zip: random/rank0\.json holds a list"):
@@ -491,7 +491,7 @@ def test_archives_that_are_no_pack_are_refused(tmp_path: Path, monkeypatch: Any)
     pack(b, **{"random/rank0.json": {"np.random.rand": odd, "f": 3}})
     assert compare_collected(a, b).differ
     b.write_bytes(a.read_bytes()[:100])
-    with pytest.raises(MsprobeError, match=r"no config_check_pack\.zip"):
+    with pytest.raises(MsprobeError, match=r"(a|a readable) config_check_pack\.zip"):
         compare_collected(a, b)
     with ZipFile(b, "w") as archive:
         archive.writestr("archive/data.pkl", "x")

@@ -64,7 +64,7 @@ def test_old_log_probs_are_made_of_their_own_logits(compared):
     """The same of every phase that computes log-probabilities."""
     found = first(compared(Fault("old_log_prob", LOG_PROB, change=half)))
     assert (found.record, found.cause, found.entry) == ("old_log_prob", Cause.DATA, None)
-    assert "what turns" in found.explanation
+    assert "the code that computes" in found.explanation
     assert "temperature" in found.source
 
 

@@ -8,7 +8,7 @@ import pytest
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.verdict.inside import of_elements
 from mindrlhf_msprobe.findings import Inside
-from mindrlhf_msprobe.report.answer import inside_words
+from mindrlhf_msprobe.report.comparison import inside_words
 from mindrlhf_msprobe.report.messages import text_of
 
 

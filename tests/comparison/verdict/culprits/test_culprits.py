@@ -432,7 +432,7 @@ def test_a_network_that_is_never_synchronised_is_not_to_blame_for_a_broken_copy(
     wrong = Lagging("broken_copy", (2, 0), keys=False).record(tmp_path / "wrong")
     found = first(compare_runs(right, wrong))
     assert (found.culprit.code, found.culprit.details["run"]) == (CulpritCode.MOVED, "B")
-    assert "In B the network of actor_generate_sequences was changed after" in found.explanation
+    assert "In B the network of actor_generate_sequences changed after" in found.explanation
 
 
 def test_both_behind_by_unlike_steps(compared):
@@ -478,7 +478,7 @@ def test_gradients_that_agree_within_a_tolerance_leave_it_open(compared):
     )
     assert code(comparison) is CulpritCode.UPDATE_CLOSE
     assert (
-        "either these small differences grew, or the optimizer step"
+        "Either these small differences grew, or the optimizer step"
         in first(comparison).explanation
     )
 
