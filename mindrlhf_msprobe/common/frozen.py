@@ -1,16 +1,16 @@
-"""`dataclass` as the standard one; of frozen classes made in a sixth of the time.
+"""`dataclass` as the standard one, made in a sixth of the time.
 
 The standard decorator compiles six methods for each frozen class; of some two hundred classes that
 was a quarter of what a command needs before it begins. Here only `__init__` is compiled, when it is
 first asked for: of most classes a command makes no instance. The other methods are the same
-functions for all classes. What a class can do is the same, except that one with a field that is
-keyword-only, no argument of `__init__` or an `InitVar` is refused. Classes that inherit from
-others, or are asked for with any other option, the standard decorator makes.
+functions for all classes. What a class can do is the same, except that a frozen class with a field
+that is keyword-only, no argument of `__init__` or an `InitVar` is refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from operator import attrgetter
 from reprlib import recursive_repr
@@ -20,22 +20,25 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
 else:
 
-    def dataclass(cls: type | None = None, /, **options: bool) -> Any:
+    def dataclass(
+        cls: type | None = None, /, *, frozen: bool = False, slots: bool = False, **others: bool
+    ) -> Any:
         """Make a class of fields; see `dataclasses.dataclass`.
+
+        Args:
+            frozen: whether the fields of an instance stay as they were made.
+            slots: whether an instance has room for its fields alone.
+            others: what the standard decorator takes; with any of them, it makes the class.
 
         Raises:
             TypeError: a field of a frozen class is keyword-only, no argument of `__init__` or an
                 `InitVar`, which the standard decorator can do; or what that one refuses, too.
         """
-
-        def made(cls: type) -> type:
-            inherits = any("__dataclass_fields__" in vars(base) for base in cls.__mro__[1:])
-            changes = {"__setattr__", "__delattr__"} & vars(cls).keys()
-            if inherits or changes or options != {"frozen": True}:
-                return dataclasses.dataclass(**options)(cls)
-            return _frozen(cls)
-
-        return made if cls is None else made(cls)
+        if others:
+            return dataclasses.dataclass(cls, frozen=frozen, slots=slots, **others)
+        if cls is None:
+            return lambda cls: _made(cls, frozen, slots)
+        return _made(cls, frozen, slots)
 
 
 #: How the standard decorator marks fields, what is an argument of `__init__` alone, and in a
@@ -43,13 +46,46 @@ else:
 _FIELD, _INIT_ONLY, _MADE_ANEW = (
     getattr(dataclasses, name) for name in ("_FIELD", "_FIELD_INITVAR", "_HAS_DEFAULT_FACTORY")
 )
+#: How it pickles what is frozen and has slots.
+_PICKLED = {
+    f"__{name}__": getattr(dataclasses, f"_dataclass_{name}") for name in ("getstate", "setstate")
+}
 
 
-def _frozen(cls: Any) -> Any:
-    given = dict(vars(cls))
-    if given.get("__hash__") is None and "__eq__" in given:
-        given.pop("__hash__", None)  # Python put it there
-    cls = dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
+def _made(cls: Any, frozen: bool, slots: bool) -> Any:
+    given = dict(cls.__dict__)
+    has_doc = bool(cls.__doc__)
+    # Python sets __hash__ to None where a class has an __eq__ of its own.
+    has_hash = "__hash__" in given and not (given["__hash__"] is None and "__eq__" in given)
+    for name in ("__setattr__", "__delattr__"):
+        if frozen and name in given:
+            raise TypeError(f"Cannot overwrite attribute {name} in class {cls.__name__}")
+    # Of classes that inherit from others, the standard one knows which may not, and why.
+    inherits = any("__dataclass_fields__" in base.__dict__ for base in cls.__mro__[1:])
+    cls = dataclasses.dataclass(
+        init=not frozen, repr=False, eq=False, frozen=frozen and inherits, slots=slots
+    )(cls)
+    fields = dataclasses.fields(cls)
+    own: dict[str, Any] = {"__repr__": _repr, "__eq__": _equal(fields)}
+    if frozen:
+        _check(cls)
+        own |= _refusing(cls, frozenset(field.name for field in fields))
+        own |= {"__init__": _LaterInit(cls, fields), **(_PICKLED if slots else {})}
+    for name, method in own.items():
+        if name not in cls.__dict__:
+            setattr(cls, name, method)
+    if not has_hash:
+        cls.__hash__ = _hash(fields) if frozen else None
+    parameters = cls.__dataclass_params__
+    parameters.init = parameters.repr = parameters.eq = True
+    parameters.frozen = frozen
+    if not has_doc:
+        cls.__doc__ = cls.__name__ + str(inspect.signature(cls)).replace(" -> None", "")
+    return cls
+
+
+def _check(cls: Any) -> None:
+    """Refuse a field that `_init` has no means for."""
     for field in cls.__dataclass_fields__.values():
         kind = field._field_type
         if kind is _INIT_ONLY or (kind is _FIELD and (field.kw_only or not field.init)):
@@ -57,26 +93,6 @@ def _frozen(cls: Any) -> Any:
                 f"{cls.__qualname__}.{field.name} is keyword-only, no argument of __init__ or an "
                 f"InitVar; expected a field that is none of them. Use dataclasses.dataclass."
             )
-    fields = dataclasses.fields(cls)
-    compared = _values([field for field in fields if field.compare])
-    hashed = _values([f for f in fields if (f.compare if f.hash is None else f.hash)])
-
-    def __eq__(self: Any, other: Any) -> bool:
-        if other.__class__ is not self.__class__:
-            return NotImplemented
-        return compared(self) == compared(other)
-
-    def __hash__(self: Any) -> int:
-        return hash(hashed(self))
-
-    own = {"__init__": _LaterInit(cls, fields), "__repr__": _repr}
-    own |= {"__eq__": __eq__, "__hash__": __hash__, **_refusing(cls)}
-    for name, method in own.items():
-        if name not in given:
-            setattr(cls, name, method)
-    cls.__dataclass_params__.frozen = True
-    cls.__doc__ = given.get("__doc__")
-    return cls
 
 
 class _LaterInit:
@@ -124,15 +140,34 @@ def _values(fields: list[dataclasses.Field[Any]]) -> Callable[[Any], tuple[Any, 
     return lambda instance: tuple(getattr(instance, name) for name in names)
 
 
+def _equal(fields: tuple[dataclasses.Field[Any], ...]) -> Callable[[Any, Any], bool]:
+    values = _values([field for field in fields if field.compare])
+
+    def __eq__(self: Any, other: Any) -> bool:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return values(self) == values(other)
+
+    return __eq__
+
+
+def _hash(fields: tuple[dataclasses.Field[Any], ...]) -> Callable[[Any], int]:
+    values = _values([f for f in fields if (f.compare if f.hash is None else f.hash)])
+
+    def __hash__(self: Any) -> int:
+        return hash(values(self))
+
+    return __hash__
+
+
 @recursive_repr()
 def _repr(self: Any) -> str:
     shown = (f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.repr)
     return f"{self.__class__.__qualname__}({', '.join(shown)})"
 
 
-def _refusing(cls: Any) -> dict[str, Callable[..., None]]:
+def _refusing(cls: Any, names: frozenset[str]) -> dict[str, Callable[..., None]]:
     """Return the methods that keep an instance as it was made; a subclass may add its own."""
-    names = frozenset(field.name for field in dataclasses.fields(cls))
 
     def __setattr__(self: Any, name: str, value: object) -> None:
         if type(self) is cls or name in names:
