@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from xxhash import xxh3_64_hexdigest
+
 from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.report.answer import Code, Lines, Rows
 
-_MARK = "<!-- mindrlhf_msprobe -->\n"
+#: The last line: the hash of what stands before it.
+_MARK = re.compile(rb"<!-- mindrlhf_msprobe ([0-9a-f]{16}) -->\n\Z")
+_MARK_BYTES = len("<!-- mindrlhf_msprobe 0123456789abcdef -->\n")
+_MOST_BYTES = 1 << 28  # that are read of a file that is there
 #: What may begin markup anywhere; an underscore does where no word goes on beside it.
 _MARKUP = re.compile(r"[\\`*\[\]<>|~&$]|(?<![^\W_])_|_(?![^\W_])")
 #: What begins a heading, a list or a rule.
@@ -24,15 +28,15 @@ def as_markdown(lines: Lines) -> str:
     head = []
     if lines and isinstance(lines[0], str):
         head, lines = [f"**{_escaped(lines[0])}**", ""], lines[1:]
-    return "\n".join([*head, *_listed(lines, ""), "", _MARK])
+    text = "\n".join([*head, *_listed(lines, ""), "", ""])
+    return f"{text}<!-- mindrlhf_msprobe {xxh3_64_hexdigest(text.encode())} -->\n"
 
 
 def is_markdown(path: Path) -> bool:
     """Return whether a file is an answer that was written so and not changed since."""
-    mark = _MARK.encode()
-    with path.open("rb") as file:
-        file.seek(-len(mark), os.SEEK_END)
-        return file.read() == mark
+    content = path.read_bytes() if path.stat().st_size <= _MOST_BYTES else b""
+    mark = _MARK.search(content)
+    return bool(mark) and mark[1].decode() == xxh3_64_hexdigest(content[:-_MARK_BYTES])
 
 
 def _listed(lines: Lines, indent: str) -> Iterator[str]:

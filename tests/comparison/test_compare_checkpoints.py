@@ -352,12 +352,12 @@ def of_both_networks(groups=1):
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("turned", [False, True], ids=["HF first", "MindFormers first"])
 def test_another_frameworks_checkpoint_needs_no_mapping(tmp_path, groups, turned):
-    """Names, gamma and beta, and fused weights, in whatever order their rows are."""
+    """Names, gamma and beta, and fused weights: parts one behind the other, or by groups."""
     face, formers = of_both_networks(groups)
     face["model.norm.bias"], formers["model.norm_out.beta"] = [floats(8)] * 2
     found = pair(tmp_path, *((formers, face) if turned else (face, formers)))
     assert found.status is Outcome.IDENTICAL
-    assert [said.code for said in found.remarks] == ["checkpoint.preset", "pairing.fused"]
+    assert [said.code for said in found.remarks] == ["checkpoint.preset", "checkpoint.fused"]
     assert len(found.findings) == len(formers)
     face["model.layers.1.self_attn.k_proj.weight"][2, 3] += 1
     found = pair(tmp_path, *((formers, face) if turned else (face, formers)))
@@ -373,6 +373,58 @@ def test_a_layer_whose_parts_changed_places_differs(tmp_path):
     face[first], face[second] = face[second], face[first]
     differing = pair(tmp_path, face, formers).differing
     assert {f.record for f in differing} == {"model.layers.1.attention.w_qkv.weight"}
+
+
+def shuffled(rows):
+    return rows[np.random.default_rng(5).permutation(len(rows))]
+
+
+def halves_to_pairs(rows):
+    """Return the rows of a head for a rotary embedding of pairs; they were for one of halves."""
+    return rows.reshape(2, -1, rows.shape[1]).swapaxes(0, 1).reshape(rows.shape)
+
+
+#: What is wrong with the rows of fused queries, keys and values: 8, 4 and 4.
+WRONG_ROWS = {
+    "shuffled": shuffled,
+    "two rows exchanged": lambda rows: rows[[3, 1, 2, 0, *range(4, 16)]],
+    "rows of two parts exchanged": lambda rows: rows[[12, *range(1, 12), 0, 13, 14, 15]],
+    "keys and values exchanged": lambda rows: rows[[*range(8), *range(12, 16), *range(8, 12)]],
+    "keys before queries": lambda rows: rows[[*range(8, 12), *range(8), *range(12, 16)]],
+    "rotary": lambda rows: np.concatenate([halves_to_pairs(rows[:8]), rows[8:]]),
+}
+
+
+@pytest.mark.parametrize("layers", [(0, 1, 2), (0, 1), (1,)], ids=str)
+@pytest.mark.parametrize("wrong", WRONG_ROWS)
+def test_rows_in_an_order_that_no_network_has_differ(tmp_path, wrong, layers):
+    """Whether in all layers, in most or in one: there, and in no healthy layer."""
+    face, formers = of_both_networks()
+    names = [f"model.layers.{layer}.attention.w_qkv.weight" for layer in layers]
+    for name in names:
+        formers[name] = WRONG_ROWS[wrong](formers[name])
+    found = pair(tmp_path, face, formers)
+    assert found.status is Outcome.DIVERGED
+    assert {f.record for f in found.differing} == {*names}
+
+
+def test_a_fused_weight_that_is_transposed_is_not_the_same(tmp_path):
+    face, formers = of_both_networks()
+    name = "model.layers.{}.feed_forward.w_gate_hidden.weight"
+    for layer in range(3):  # square, so that its shape does not tell
+        formers[name.format(layer)] = formers[name.format(layer)].T.copy()
+    differing = {f.record for f in pair(tmp_path, face, formers).differing}
+    assert differing == {name.format(layer) for layer in range(3)}
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_the_order_in_which_parts_are_taken_is_said(tmp_path, groups):
+    found = pair(tmp_path, *of_both_networks(groups))
+    (said,) = (text_of(one, "en") for one in found.remarks if one.code == "checkpoint.fused")
+    assert "12 fused parameters" in said  # with those of the optimizer
+    for whole, parts in (("w_qkv", "q_proj, k_proj, v_proj"), ("w_gate_hidden", "gate_proj, up")):
+        assert f"{whole} = {parts}" in said
+    assert ("in 2 groups" in said) is (groups == 2)
 
 
 def test_a_part_that_cannot_be_read_makes_its_fused_weight_unreadable(tmp_path):

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from helpers.runs import Recording
+from mindrlhf_msprobe.capture.opening.opening import Call
 from mindrlhf_msprobe.storage.operators import operator_entry
 from mindrlhf_msprobe.storage.records import cell_name
 

@@ -17,6 +17,7 @@ import numpy as np
 import xxhash
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.pairing.composed import opened
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, of_any_layer, with_numbers
 from mindrlhf_msprobe.errors import RunError
@@ -31,6 +32,7 @@ from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
 
 _MOST_ROWS = 1 << 22
 _ENOUGH_COLUMNS = 64  # that tell in which order the rows are
+_NEAR = 0.5  # of its norm, that a row may be away from the one that it is; others are further
 #: Of the fused weight and of its parts: whether they are [inputs, outputs]. The first that fits.
 _ORIENTATIONS = ((False, False), (True, True), (True, False), (False, True))
 
@@ -108,6 +110,64 @@ def find_fused(
         most = _as_elsewhere(cell, usual.values())
         found[cell] = most if most and len(most.order) == len(fused.order) else fused
     return found
+
+
+def find_usual(wholes: Mapping[str, Record], parts: Mapping[str, Record]) -> list[Fused]:
+    """Return the fused cells of a checkpoint, by what such cells are usually called.
+
+    Their parts stand one behind the other, or alternate in groups, as those of heads do. All layers
+    are read in the number of groups that brings most of their rows together, and more than half of
+    all. No output tells whether weights are right, so any other order is an error of the weights.
+
+    Args:
+        wholes, parts: parameters by name, those of fused cells and those of others.
+    """
+    shapes = {cell_of_parameter(n): shape for n, r in parts.items() if (shape := _matrix(r))}
+    layers: dict[str, dict[str, Fused]] = defaultdict(dict)
+    for name, record in wholes.items():
+        if shape := _matrix(record):
+            fused = _by_preset(cell_of_parameter(name), shape, shapes)
+            if fused and not (fused.transposed or fused.parts_transposed):
+                layers[of_any_layer(fused.cell)][name] = fused
+    found = []
+    for alike in layers.values():
+        together: Counter[int] = Counter()
+        for name, fused in alike.items():
+            together.update(_rows_together(fused, name, wholes[name], parts))
+        groups = max(together, key=lambda groups: (together[groups], -groups), default=1)
+        if 2 * together[groups] <= sum(len(fused.order) for fused in alike.values()):
+            groups = 1
+        for fused in alike.values():
+            order = interleaved([shapes[part][0] for part in fused.parts], groups)
+            found.append(fused if order is None else replace(fused, order=order))
+    return found
+
+
+def _rows_together(
+    fused: Fused, name: str, record: Record, training: Mapping[str, Record]
+) -> dict[int, int]:
+    """Return how many rows of a fused weight are near those of its parts, by number of groups."""
+    try:
+        each = parts_of(fused, name, training) or ()
+        if not each or any(of.leaf.why is not None for of in (record, *each)):
+            return {}
+        mine, *theirs = (_first_columns(of) for of in (record, *each))
+    except (ArrayFileError, RunError):
+        return {}
+    rows, sizes, found = np.concatenate(theirs), [len(part) for part in theirs], {}
+    enough = _NEAR * np.linalg.norm(mine, axis=1)
+    for groups in range(1, math.gcd(*sizes) + 1):
+        order = interleaved(sizes, groups)
+        if order is not None:
+            apart = np.linalg.norm(mine - rows[order], axis=1)
+            found[groups] = int(np.count_nonzero(apart <= enough))
+    return found
+
+
+def _first_columns(record: Record) -> np.ndarray:
+    rows, columns = _matrix(record) or (0, 0)
+    box = opened(record).box((0, 0), (rows, min(columns, _ENOUGH_COLUMNS)))
+    return np.asarray(box, np.float32)
 
 
 def find_reordered(

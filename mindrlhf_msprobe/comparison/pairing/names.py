@@ -78,7 +78,7 @@ class NameRule:
         return _renaming(self.source, self.target).rename(cell)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1 << 14)
 def _renaming(source: str, target: str) -> Renaming:
     """Return what a rule does; with a `*` in its target it has wildcards."""
     if "*" in target:

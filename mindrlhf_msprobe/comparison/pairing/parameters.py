@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.comparison.pairing.composed import Composed, OfRecord, joined
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names, said_of_preset
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
-from mindrlhf_msprobe.comparison.pairing.fused import PRESETS, Fused, as_most, find_fused, parts_of
+from mindrlhf_msprobe.comparison.pairing.fused import PRESETS, find_usual, parts_of
 from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names, around, match_names, renamed
 from mindrlhf_msprobe.errors import UsageError
@@ -106,8 +108,6 @@ def pair_parameters(
     notes = [*said_of_preset("checkpoint.preset", preset, mapping.names, cells[0])]
     if names.prefix_a or names.prefix_b:
         notes.append(message("checkpoint.below", a=names.prefix_a, b=names.prefix_b))
-    elif names.unlike:
-        notes.append(message("checkpoint.unlike_names"))
     mine, theirs = _under_common_names(a, names, "A"), _under_common_names(b, names, "B")
     partners: dict[str, str | None] = {key: key for key in mine if key in theirs}
     for key in mine:  # what the classes of both call otherwise in one cell
@@ -117,18 +117,21 @@ def pair_parameters(
         if key not in partners:
             partners[key] = next(free, None)
     left = {key: record for key, record in theirs.items() if key not in {*partners.values()}}
+    at = len(notes)
     fused = _by_presets({k: r for k, r in mine.items() if partners[k] is None}, left)
     if fused:
-        first = fused[0]
-        parts = ", ".join(name for name in first.stored_names if name != first.name)
-        notes.append(message("pairing.fused", count=len(fused), shown=f"{first.name} = {parts}"))
-        pairs += fused
-    used = {name for pair in fused for name in pair.stored_names}
+        shown = {said.params["name"]: said for _, said in reversed(fused)}
+        known = {"count": len(fused), "shown": [*reversed(shown.values())]}
+        notes.append(message("checkpoint.fused", **known))
+    pairs += [pair for pair, _ in fused]
+    used = {name for pair, _ in fused for name in pair.stored_names}
     for key, record in mine.items():
         other = partners[key]
         if record.name not in used:
             pairs.append(Correspondence(record, None if other is None else theirs[other]))
     pairs += [Correspondence(None, record) for record in left.values() if record.name not in used]
+    if names.unlike and any(len(pair.records) == 1 for pair in pairs):
+        notes.insert(at, message("checkpoint.unlike_names"))
     return pairs, notes
 
 
@@ -208,10 +211,11 @@ def _by_rules(a: Parameters, b: Parameters, rules: Sequence[FusedRule]) -> Itera
             yield Correspondence(whole, record) if turned else Correspondence(record, whole)
 
 
-def _by_presets(a: Parameters, b: Parameters) -> list[Correspondence]:
-    """Return fused weights and what they are made of, where both are called as they usually are.
+def _by_presets(a: Parameters, b: Parameters) -> list[tuple[Correspondence, Message]]:
+    """Return fused parameters and what they are made of, each with how it is made of them.
 
-    Biases of the same cells, and an optimizer's state, follow the weights.
+    Both are called as they usually are. Biases of the same cells, and an optimizer's state, follow
+    the weights.
 
     Args:
         a, b: what has no partner, by common names.
@@ -220,30 +224,24 @@ def _by_presets(a: Parameters, b: Parameters) -> list[Correspondence]:
     for own, others, turned in ((a, b, False), (b, a, True)):
         weights = {n: r for n, r in own.items() if _last(n) in _FUSED and not is_of_optimizer(n)}
         parts = {n: r for n, r in others.items() if _last(n) in _PARTS and not is_of_optimizer(n)}
-        usual = as_most(find_fused(weights, parts).values()) if weights and parts else ()
-        fused = {of.cell: of for of in usual}
+        fused = {of.cell: of for of in find_usual(weights, parts)}
         for name, record in own.items():
             state, bare = split_state(name)
             of = fused.get(cell_of_parameter(bare))
-            whole = None if of is None else _made_of(of, state, name, record, others)
-            if whole is not None:
-                found.append(Correspondence(*(whole, record)[:: 1 if turned else -1]))
+            known = {n.removeprefix(state): r for n, r in others.items() if n.startswith(state)}
+            made_of = None if of is None else parts_of(of, bare, known)
+            if of is None or made_of is None:
+                continue
+            whole = joined(made_of, record.name, order=of.order.tolist())
+            if len({(part.leaf.shape or ())[1:] for part in made_of}) > 1:
+                continue
+            if whole.leaf.shape == record.leaf.shape:
+                groups = 1 + int(np.count_nonzero(np.diff(of.order) < 0))
+                names = [_last(part.name) for part in made_of]
+                said = message("checkpoint.made_of", name=_last(name), parts=names, groups=groups)
+                pair = Correspondence(*(whole, record)[:: 1 if turned else -1])
+                found.append((pair, said))
     return found
-
-
-def _made_of(of: Fused, state: str, name: str, record: Record, others: Parameters) -> Record | None:
-    """Return the parts of a fused parameter as one; None where they do not make it up."""
-    bare = {n.removeprefix(state): r for n, r in others.items() if n.startswith(state)}
-    parts = parts_of(of, name, bare)
-    if parts is None:
-        return None
-    matrix = len(record.leaf.shape or ()) == 2
-    turned = {"turned": matrix and of.parts_transposed, "turned_back": matrix and of.transposed}
-    shapes = {(part.leaf.shape or ())[1:] for part in parts}
-    if len(shapes) > 1 and not turned["turned"]:
-        return None
-    whole = joined(parts, record.name, order=of.order.tolist(), **turned)
-    return whole if whole.leaf.shape == record.leaf.shape else None
 
 
 def _last(name: str) -> str:

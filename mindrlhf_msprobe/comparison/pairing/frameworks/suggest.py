@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -429,18 +430,24 @@ def _text(found: Suggestion) -> str:
         source = line.source
         if not numbered and not re.fullmatch(r"[\w.]+", source):
             source = re.escape(source)  # a pattern; dots stand for themselves anyway
-        target = line.target
+        target: Any = line.target
         if not isinstance(target, str):
-            parts = f"[{', '.join(target)}]"
-            target = f"{{parts: {parts}, groups: {line.groups}}}" if line.groups > 1 else parts
-        key = yaml.safe_dump(source, allow_unicode=True, width=10_000).partition("\n")[0]
-        body.append(f"{key}: {target}  # {say_line(line)}")
+            parts = [*target]
+            target = {"parts": parts, "groups": line.groups} if line.groups > 1 else parts
+        body.append(f"{_in_yaml(source)}: {_in_yaml(target)}  # {say_line(line)}")
     left = [
         f"# {message('suggest.alone', side=side, names=', '.join(names))}"
         for side, names in zip("AB", found.alone)
         if names
     ]
     return "\n".join([*head, *(body or ["{}"]), *left]) + "\n"
+
+
+def _in_yaml(value: Any) -> str:
+    """Return a value as YAML on one line, with quotes where it needs them."""
+    options: dict[str, Any] = {"allow_unicode": True, "sort_keys": False, "width": math.inf}
+    text: str = yaml.safe_dump(value, default_flow_style=True, **options)
+    return text.removesuffix("...\n").rstrip("\n")
 
 
 def say_line(line: Line) -> str:
