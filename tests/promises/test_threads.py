@@ -60,7 +60,9 @@ def test_saves_of_many_threads_are_all_readable_once(tmp_path: Path, stepping: i
             left[0] -= 1
 
     def steps() -> None:
-        while left[0]:
+        saves_come = True
+        while saves_come:  # once also where all saves were made before this thread began
+            saves_come = left[0] > 0
             probe.step()
             if stepping == 1:
                 step = probe.current_step - 1
