@@ -36,7 +36,7 @@ def is_markdown(path: Path) -> bool:
     """Return whether a file is an answer that was written so and not changed since."""
     content = path.read_bytes() if path.stat().st_size <= _MOST_BYTES else b""
     mark = _MARK.search(content)
-    return bool(mark) and mark[1].decode() == xxh3_64_hexdigest(content[:-_MARK_BYTES])
+    return mark is not None and mark[1].decode() == xxh3_64_hexdigest(content[:-_MARK_BYTES])
 
 
 def _listed(lines: Lines, indent: str) -> Iterator[str]:

@@ -114,6 +114,17 @@ def test_a_mapping_is_suggested_by_the_values_and_used(compare, tmp_path):
     assert (code, "already there" in err) == (2, True)
 
 
+@pytest.mark.parametrize("odd", ["a # c", "x\ny", "[0]", "'q\"", "{x}", "#c", "@u"])
+def test_a_suggested_mapping_is_yaml_whatever_names_hold(compare, tmp_path, odd):
+    values = np.random.default_rng(5).normal(size=(2, 6, 8)).astype(np.float32)
+    mine, theirs = ("first.w", "second.w"), (f"{odd}.one.w", f"{odd}.two.w")
+    write_safetensors(tmp_path / "a.safetensors", dict(zip(mine, values)))
+    write_safetensors(tmp_path / "b.safetensors", dict(zip(theirs, values)))
+    both = "a.safetensors", "b.safetensors"
+    assert compare(*both, "--mapping", "suggest", "-o", "out")[0] == 0
+    assert compare(*both, "--mapping", "out/mapping.yaml")[0] == 0
+
+
 def test_of_thousands_of_equal_shapes_a_mapping_is_suggested_in_seconds(compare, tmp_path):
     rows = np.random.default_rng(3).normal(size=(1000, 4, 3)).astype(np.float32)
     write_ckpt(tmp_path / "a.ckpt", {f"a{n}.weight": row for n, row in enumerate(rows)})

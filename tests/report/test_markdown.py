@@ -74,3 +74,7 @@ def test_the_answer_of_a_comparison_is_a_document(tmp_path, cli):
     found = {" ".join(line.split()) for line in bare.splitlines()}
     assert {line for line in said if " in 0." not in line} <= found
     cli("compare", *runs, "-o", tmp_path / "out", "--json", "--markdown", file, code=1)
+    own = "# my issue\n\n" + file.read_text("utf-8")  # begun by somebody, ends as an answer does
+    file.write_text(own, encoding="utf-8")
+    cli("compare", *runs, "-o", tmp_path / "out", "--markdown", file, code=2)
+    assert file.read_text("utf-8") == own

@@ -7,6 +7,7 @@ is for a user to check: each line says how sure it is, and why.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import re
@@ -447,7 +448,8 @@ def _in_yaml(value: Any) -> str:
     """Return a value as YAML on one line, with quotes where it needs them."""
     options: dict[str, Any] = {"allow_unicode": True, "sort_keys": False, "width": math.inf}
     text: str = yaml.safe_dump(value, default_flow_style=True, **options)
-    return text.removesuffix("...\n").rstrip("\n")
+    text = text.removesuffix("...\n").rstrip("\n")
+    return json.dumps(value) if "\n" in text else text
 
 
 def say_line(line: Line) -> str:
