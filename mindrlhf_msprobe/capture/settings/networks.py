@@ -174,7 +174,7 @@ class NetworkSettings:
         self._changed |= modes.note(step, network, first=first)
 
     def _find_optimizers(self) -> None:
-        """Find the optimizers of this process that update a network of which none is known.
+        """Find the optimizers of this process that update a network whose optimizers are not known.
 
         Of two networks that share a parameter the first one's role counts.
         """

@@ -110,13 +110,15 @@ def pair_parameters(
         notes.append(message("checkpoint.below", a=names.prefix_a, b=names.prefix_b))
     mine, theirs = _under_common_names(a, names, "A"), _under_common_names(b, names, "B")
     partners: dict[str, str | None] = {key: key for key in mine if key in theirs}
+    taken = {*partners}
     for key in mine:  # what the classes of both call otherwise in one cell
-        cell, dot, own = key.rpartition(".")
-        alike = (f"{cell}{dot}{name}" for name in alike_parameters(own))
-        free = (other for other in alike if other in theirs and other not in partners.values())
         if key not in partners:
-            partners[key] = next(free, None)
-    left = {key: record for key, record in theirs.items() if key not in {*partners.values()}}
+            cell, dot, own = key.rpartition(".")
+            alike = (f"{cell}{dot}{name}" for name in alike_parameters(own))
+            other = next((name for name in alike if name in theirs and name not in taken), None)
+            partners[key] = other
+            taken |= {other} if other is not None else set()
+    left = {key: record for key, record in theirs.items() if key not in taken}
     at = len(notes)
     fused = _by_presets({k: r for k, r in mine.items() if partners[k] is None}, left)
     if fused:
@@ -228,13 +230,13 @@ def _by_presets(a: Parameters, b: Parameters) -> list[tuple[Correspondence, Mess
         for name, record in own.items():
             state, bare = split_state(name)
             of = fused.get(cell_of_parameter(bare))
+            if of is None:
+                continue
             known = {n.removeprefix(state): r for n, r in others.items() if n.startswith(state)}
-            made_of = None if of is None else parts_of(of, bare, known)
-            if of is None or made_of is None:
+            made_of = parts_of(of, bare, known)
+            if made_of is None or len({(part.leaf.shape or ())[1:] for part in made_of}) > 1:
                 continue
             whole = joined(made_of, record.name, order=of.order.tolist())
-            if len({(part.leaf.shape or ())[1:] for part in made_of}) > 1:
-                continue
             if whole.leaf.shape == record.leaf.shape:
                 groups = 1 + int(np.count_nonzero(np.diff(of.order) < 0))
                 names = [_last(part.name) for part in made_of]

@@ -193,7 +193,7 @@ def views(
     if phases is None and _nothing_in_common(a.phases, b.phases):
         notes.append(message("pairing.no_common_phase", a=list(a.phases), b=list(b.phases)))
     of_graphs = [side for side, run in (("A", a), ("B", b)) if run.dialect == MINDSPORE]
-    if len(of_graphs) == 1:  # it has no names in common with what is none
+    if len(of_graphs) == 1:  # a dump of graphs shares no names with any other
         notes.append(message("pairing.dump_of_graphs", side=of_graphs[0]))
     notes += [*_on_what_lacks("A", a), *_on_what_lacks("B", b)]
     notes += [
