@@ -15,11 +15,10 @@ from collections import defaultdict
 import numpy as np
 
 from mindrlhf_msprobe.capture.operators.inventory import Operator, installed_operators
-from mindrlhf_msprobe.replay.kernels.client import KernelProcess, NoAnswerError
-from mindrlhf_msprobe.replay.kernels.questions import Question
+from mindrlhf_msprobe.replay.kernels import KernelProcess, NoAnswerError, Question
 from mindrlhf_msprobe.replay.kinds import communicates, draws, writes
 from mindrlhf_msprobe.replay.precise.formulas.answering import has_formula
-from mindrlhf_msprobe.replay.structures import leaves_of
+from mindrlhf_msprobe.replay.precise.values import leaves_of
 
 _RANDOM = np.random.default_rng(0)
 _SHAPES = ((4, 4), (2, 4, 8), (2, 4, 8, 8), (2, 3, 4, 8, 8), (6,))

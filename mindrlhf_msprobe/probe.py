@@ -143,11 +143,11 @@ class Probe:
         """Have calls computed again, if the configuration asks for it: else nothing is imported."""
         recorder.phases.observe_calls(None)
         if self._config.task == ACCURACY_CHECK:
-            from mindrlhf_msprobe.replay.second_opinion.opinion import check_accuracy
+            from mindrlhf_msprobe.replay.second_opinion import check_accuracy
 
             check_accuracy(recorder, self._config)
         elif self._config.task == FREE_BENCHMARK:
-            from mindrlhf_msprobe.replay.benchmark.calls import benchmark
+            from mindrlhf_msprobe.replay.free_benchmark import benchmark
 
             benchmark(recorder, self._config)
 

@@ -240,7 +240,7 @@ def _command_for(arguments: argparse.Namespace, result: Comparison) -> str:
     first = result.verdict.first_divergence
     if first is None or first.entry is None or _is_joined(result):
         return ""
-    from mindrlhf_msprobe.replay.offline.script.recorded import command_for
+    from mindrlhf_msprobe.replay.offline.recorded import command_for
 
     return command_for(result, os.path.join(arguments.output_path, "replay"))
 
@@ -283,8 +283,8 @@ def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | N
     if _is_joined(result):
         complain("compare", message("layout.no_replay"))
         return None
+    from mindrlhf_msprobe.replay.offline.recorded import asked_by
     from mindrlhf_msprobe.replay.offline.replaying import replay_entry
-    from mindrlhf_msprobe.replay.offline.script.recorded import asked_by
 
     try:
         return replay_entry(

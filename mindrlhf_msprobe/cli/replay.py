@@ -12,7 +12,7 @@ from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.replay.offline.script.recorded import Asked
+    from mindrlhf_msprobe.replay.offline.recorded import Asked
 
 
 def add_parser(commands: Commands) -> None:
@@ -56,7 +56,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
     Raises:
         UsageError: what is given is not RUN, RUN ENTRY or RUN_A RUN_B ENTRY.
     """
-    from mindrlhf_msprobe.replay.offline.script.recorded import Asked, CallPlace
+    from mindrlhf_msprobe.replay.offline.recorded import Asked, CallPlace
 
     what = arguments.what
     entry = what[-1] if len(what) > 1 and _is_entry(what) else None

@@ -41,8 +41,8 @@ from mindrlhf_msprobe.capture.opening.observer import (
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.capture.tensors.tree import fields_of
 from mindrlhf_msprobe.common.message import SpokenError
-from mindrlhf_msprobe.replay.benchmark.disturb import FORMATS, bits_of, values_of
-from mindrlhf_msprobe.replay.structures import replaced
+from mindrlhf_msprobe.replay.disturb import FORMATS, bits_of, values_of
+from mindrlhf_msprobe.replay.precise.values import replaced
 from mindrlhf_msprobe.storage.leaves import child_path
 
 _ABSENT = object()

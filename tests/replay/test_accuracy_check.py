@@ -15,7 +15,7 @@ from mindrlhf_msprobe.checks.accuracy import accuracy_of
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.findings.accuracy import Accuracy
-from mindrlhf_msprobe.replay.second_opinion.opinion import Turns
+from mindrlhf_msprobe.replay.second_opinion import Turns
 from mindrlhf_msprobe.storage.step_lines import opinion_lines
 from tests.helpers.small_networks import hook_count
 

@@ -15,7 +15,7 @@ from mindrlhf_msprobe.checks.accuracy import accuracy_of
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.findings.accuracy import Accuracy
-from mindrlhf_msprobe.replay.benchmark.calls import BenchmarkedPhase
+from mindrlhf_msprobe.replay.free_benchmark import BenchmarkedPhase
 from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 from tests.helpers.small_networks import hook_count
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.replay.benchmark.disturb import (
+from mindrlhf_msprobe.replay.disturb import (
     FORMATS,
     bits_of,
     ends_exchanged,

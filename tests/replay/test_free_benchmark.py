@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.replay.benchmark.free_benchmark import (
+from mindrlhf_msprobe.replay.disturb import (
     coarsest_of,
     is_order_free,
     judge,

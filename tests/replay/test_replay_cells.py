@@ -20,10 +20,10 @@ from mindrlhf_msprobe import Probe, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.demo.networks import build_networks, initialize, llama_config
 from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.replay.offline import folder, template
 from mindrlhf_msprobe.replay.offline.computing import Recomputed, prepare
+from mindrlhf_msprobe.replay.offline.recorded import Asked, CallPlace, find_call
 from mindrlhf_msprobe.replay.offline.replaying import replay_entry
-from mindrlhf_msprobe.replay.offline.script import folder, template
-from mindrlhf_msprobe.replay.offline.script.recorded import Asked, CallPlace, find_call
 from mindrlhf_msprobe.storage.records import cell_name
 
 pytestmark = pytest.mark.slow

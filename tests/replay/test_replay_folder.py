@@ -17,10 +17,10 @@ from replay.operator_runs import BFloat16, Leaf, Operation, write_run
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.errors import MsprobeError, UsageError
+from mindrlhf_msprobe.replay.offline import folder, template
 from mindrlhf_msprobe.replay.offline.computing import Recomputed, array_of, prepare
+from mindrlhf_msprobe.replay.offline.recorded import Asked
 from mindrlhf_msprobe.replay.offline.replaying import replay_entry
-from mindrlhf_msprobe.replay.offline.script import folder, template
-from mindrlhf_msprobe.replay.offline.script.recorded import Asked
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 EVIL = '"""); import os; os.system("touch stolen"); ("""\n# subject: end\nimport os\r'

@@ -17,11 +17,11 @@ from replay.operator_runs import BFloat16, Operation, replayed, write_run
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings.accuracy import ReplayedOperators
+from mindrlhf_msprobe.replay.offline import folder, template
 from mindrlhf_msprobe.replay.offline.computing import Recomputed, values_by_formula
 from mindrlhf_msprobe.replay.offline.judging import by_kernels, conclude
+from mindrlhf_msprobe.replay.offline.recorded import Asked, CallPlace, find_call
 from mindrlhf_msprobe.replay.offline.replaying import replay_entry, replay_operators
-from mindrlhf_msprobe.replay.offline.script import folder, template
-from mindrlhf_msprobe.replay.offline.script.recorded import Asked, CallPlace, find_call
 from mindrlhf_msprobe.storage.operators import parse_operator
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ import pytest
 from mindspore import Tensor, mint, nn
 
 from mindrlhf_msprobe import Probe, open_run
+from mindrlhf_msprobe.replay.offline.recorded import Asked
 from mindrlhf_msprobe.replay.offline.replaying import replay_operators
-from mindrlhf_msprobe.replay.offline.script.recorded import Asked
 
 
 class Block(nn.Cell):

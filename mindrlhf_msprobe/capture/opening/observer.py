@@ -1,6 +1,7 @@
 """Who looks at calls while they are recorded, beside the recording, and may replace their results.
 
-What computes calls again while training is one: `replay/second_opinion` and `replay/benchmark`.
+What computes calls again while training is one: `replay/second_opinion.py`, and
+`replay/free_benchmark.py`.
 """
 
 from __future__ import annotations

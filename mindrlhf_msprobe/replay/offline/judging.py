@@ -19,6 +19,7 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings.accuracy import VERDICTS
+from mindrlhf_msprobe.replay.offline import template
 from mindrlhf_msprobe.replay.offline.computing import (
     BITS,
     LARGEST,
@@ -29,9 +30,8 @@ from mindrlhf_msprobe.replay.offline.computing import (
     prepare,
     values_by_formula,
 )
-from mindrlhf_msprobe.replay.offline.script import template
-from mindrlhf_msprobe.replay.offline.script.folder import ENTRY, SCRIPT, SIDES, WORDS
-from mindrlhf_msprobe.replay.offline.script.template import distance
+from mindrlhf_msprobe.replay.offline.folder import ENTRY, SCRIPT, SIDES, WORDS
+from mindrlhf_msprobe.replay.offline.template import distance
 from mindrlhf_msprobe.storage.operators import OperatorName, parse_operator
 
 DISTURBED = 3  # runs in which every value that goes in is off by one rounding

@@ -28,15 +28,15 @@ from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
 from mindrlhf_msprobe.findings.accuracy import VERDICTS, ReplayedOperator, ReplayedOperators
 from mindrlhf_msprobe.replay.kinds import draws
-from mindrlhf_msprobe.replay.offline.script import folder
-from mindrlhf_msprobe.replay.offline.script.folder import (
+from mindrlhf_msprobe.replay.offline import folder
+from mindrlhf_msprobe.replay.offline.folder import (
     ENTRY,
     ScriptError,
     drawn,
     staged,
     write_side,
 )
-from mindrlhf_msprobe.replay.offline.script.operators import (
+from mindrlhf_msprobe.replay.offline.operators import (
     attributes_of,
     check_installed,
     check_mindspore,
@@ -44,7 +44,7 @@ from mindrlhf_msprobe.replay.offline.script.operators import (
     is_recorded,
     operator_of,
 )
-from mindrlhf_msprobe.replay.offline.script.recorded import (
+from mindrlhf_msprobe.replay.offline.recorded import (
     Asked,
     Call,
     find_call,

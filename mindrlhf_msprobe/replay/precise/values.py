@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -612,3 +612,26 @@ def _erf(a: np.ndarray) -> np.ndarray:
     except ImportError:
         of_array = np.vectorize(math.erf, otypes=[np.float64])
     return np.asarray(of_array(a), a.dtype) if a.size else a
+
+
+# --- what calls are given and return -------------------------------------------------------------
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """Return what stands in tuples, lists and dicts, in order; one value where it is one."""
+    if isinstance(value, Mapping):
+        return [leaf for item in value.values() for leaf in leaves_of(item)]
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in leaves_of(item)]
+    return [value]
+
+
+def replaced(value: Any, of_leaf: Callable[[Any], Any]) -> Any:
+    """Return a structure with each leaf in its tuples, lists and dicts replaced, in order."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(replaced(item, of_leaf) for item in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(replaced(item, of_leaf) for item in value)
+    if type(value) is dict:
+        return {key: replaced(item, of_leaf) for key, item in value.items()}
+    return of_leaf(value)

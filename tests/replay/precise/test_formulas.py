@@ -13,7 +13,7 @@ from mindrlhf_msprobe.replay.precise.allowance import Opinion, judge
 from mindrlhf_msprobe.replay.precise.formulas.answering import compute_operator
 from mindrlhf_msprobe.replay.precise.formulas.table import FUNCTIONS, NoFormulaError
 from mindrlhf_msprobe.replay.precise.tape import PRECISIONS
-from mindrlhf_msprobe.replay.structures import leaves_of
+from mindrlhf_msprobe.replay.precise.values import leaves_of
 
 EXACT = PRECISIONS["float64"]
 

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.replay.precise.formulas import (  # noqa: F401  # they register theirs
-    activations,
-    attention,
     convolutions,
     elementwise,
     losses,
@@ -27,10 +25,8 @@ from mindrlhf_msprobe.replay.precise.formulas.table import (
     NoFormulaError,
     OtherFormError,
 )
-from mindrlhf_msprobe.replay.precise.gradients import backward
-from mindrlhf_msprobe.replay.precise.tape import DRAWS, Precision, Tape
-from mindrlhf_msprobe.replay.precise.values import Value
-from mindrlhf_msprobe.replay.structures import leaves_of, replaced
+from mindrlhf_msprobe.replay.precise.tape import DRAWS, Precision, Tape, backward
+from mindrlhf_msprobe.replay.precise.values import Value, leaves_of, replaced
 
 
 def has_formula(kind: str, name: str) -> bool:

@@ -19,7 +19,7 @@ from mindrlhf_msprobe.capture.opening.observer import OperatorCall
 from mindrlhf_msprobe.capture.operators.interception import handled_inside, is_mindspores
 from mindrlhf_msprobe.replay.held import CannotRepeatError
 from mindrlhf_msprobe.replay.kinds import writes
-from mindrlhf_msprobe.replay.structures import replaced
+from mindrlhf_msprobe.replay.precise.values import replaced
 
 #: The last part of an operator's name → its kernel, of one input, whose last bits depend on that.
 KERNELS = {"log": "Log", "Log": "Log", "Softplus": "Softplus", "Mish": "Mish"}

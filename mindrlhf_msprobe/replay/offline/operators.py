@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.replay.offline.script.folder import Draw, write_side
-from mindrlhf_msprobe.replay.offline.script.recorded import Call
+from mindrlhf_msprobe.replay.offline.folder import Draw, write_side
+from mindrlhf_msprobe.replay.offline.recorded import Call
 from mindrlhf_msprobe.storage.operators import Attributes, OperatorName
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _fitting(
 ) -> Iterator[tuple[float, int, tuple[Any, ...]]]:
     """Yield (distance, number, values) of the attributes with which the shapes are as recorded."""
     from mindrlhf_msprobe.replay.offline.computing import Recomputed, array_of
-    from mindrlhf_msprobe.replay.offline.script.template import distance
+    from mindrlhf_msprobe.replay.offline.template import distance
 
     ranks = [len(node["shape"]) for node in Recomputed(folder, operator.owner).inputs]
     rank = max(ranks, default=0)

@@ -25,7 +25,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import Phase
-from mindrlhf_msprobe.replay.benchmark.disturb import (
+from mindrlhf_msprobe.replay.disturb import (
     ADD_NOISE,
     CHANGE_VALUE,
     DISTURBANCES,
@@ -33,17 +33,14 @@ from mindrlhf_msprobe.replay.benchmark.disturb import (
     IMPROVE_PRECISION,
     NO_CHANGE,
     bits_of,
+    coarsest_of,
     ends_exchanged,
     is_mask,
-    values_of,
-)
-from mindrlhf_msprobe.replay.benchmark.free_benchmark import (
-    coarsest_of,
     is_order_free,
     judge,
     relative_change,
+    values_of,
 )
-from mindrlhf_msprobe.replay.benchmark.operators import Higher, OwnKernels, can_be_higher
 from mindrlhf_msprobe.replay.held import (
     PLAIN,
     CannotRepeatError,
@@ -56,7 +53,8 @@ from mindrlhf_msprobe.replay.held import (
     tensors_in,
 )
 from mindrlhf_msprobe.replay.kinds import communicates, draws, is_norm, writes
-from mindrlhf_msprobe.replay.structures import replaced
+from mindrlhf_msprobe.replay.own_kernels import Higher, OwnKernels, can_be_higher
+from mindrlhf_msprobe.replay.precise.values import replaced
 from mindrlhf_msprobe.storage.manifest.notes import ChangedTraining
 from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 

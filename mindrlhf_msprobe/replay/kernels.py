@@ -1,6 +1,7 @@
-"""Asks the process that computes by kernels of float64: it is started when it is needed first.
+"""Operators that have no formula, computed by kernels of float64 in a process of their own.
 
-What an operator without a formula gives, with its gradients, is computed there.
+It (`kernel_process`) is started when it is needed first. What an operator gives, and its gradients,
+are computed there.
 """
 
 from __future__ import annotations
@@ -12,29 +13,79 @@ import select
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.common.processes import receive, send, start_fresh
-from mindrlhf_msprobe.replay.kernels.questions import Answer, NamedDtype, Question, Refused
 from mindrlhf_msprobe.replay.precise.tape import PRECISIONS, Tape
-from mindrlhf_msprobe.replay.precise.values import NoGradientError, Value, dtype_name
-from mindrlhf_msprobe.replay.structures import replaced
+from mindrlhf_msprobe.replay.precise.values import NoGradientError, Value, dtype_name, replaced
 
 if TYPE_CHECKING:
     import subprocess
 
+    from mindrlhf_msprobe.capture.operators.inventory import Operator
 
-_MODULE = "mindrlhf_msprobe.replay.kernels.process"
+
+_MODULE = "mindrlhf_msprobe.replay.kernel_process"
 #: Seconds after which a process is given up: the first answer waits for MindSpore's import.
 _PATIENCE = 120.0
 #: How often a process that ended is started again.
 _MOST_STARTS = 4
 _DTYPES = {*PRECISIONS, "bool", "int8", "int16", "int32", "int64", "uint8"}
 _PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True)
+class NamedDtype:
+    """A dtype among the arguments of an operator, by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """One operator on several sets of the same arguments.
+
+    Attributes:
+        operator: its name in the installed list.
+        attributes: of a primitive, what it is made with.
+        args, kwargs: what it is called with, arrays in the place of tensors.
+        draws: for each computation the arrays, in the order in which they stand in the arguments.
+        arriving: for each computation the gradient that arrives at one output; none: the outputs
+            are wanted.
+        output: of which output.
+    """
+
+    operator: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    draws: tuple[tuple[np.ndarray, ...], ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    arriving: tuple[np.ndarray, ...] = ()
+    output: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What kernels gave.
+
+    Attributes:
+        results: for each computation an array for each output, or for each array that was given a
+            gradient, None for one that has none.
+        several: whether the operator returns a tuple.
+    """
+
+    results: tuple[tuple[np.ndarray | None, ...], ...] = ()
+    several: bool = False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """That there is no kernel, or none that computes in float64; why, for those who develop."""
+
+    why: str
 
 
 class NoAnswerError(Exception):

@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.replay.kernels import process
-from mindrlhf_msprobe.replay.kernels.client import KernelProcess, NoAnswerError
-from mindrlhf_msprobe.replay.kernels.questions import Question
+from mindrlhf_msprobe.replay.kernels import KernelProcess, NoAnswerError, Question, process
 
 X = np.random.default_rng(0).uniform(0.2, 0.8, (3, 4))
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.processes import receive, send
-from mindrlhf_msprobe.replay.kernels.questions import Answer, NamedDtype, Question, Refused
-from mindrlhf_msprobe.replay.structures import replaced
+from mindrlhf_msprobe.replay.kernels import Answer, NamedDtype, Question, Refused
+from mindrlhf_msprobe.replay.precise.values import replaced
 
 #: By how much an input is moved to see whether float64 is computed in, and by how much float32
 #: would notice.
@@ -47,7 +47,7 @@ class _Operator:
 
     def __init__(self, question: Question) -> None:
         from mindrlhf_msprobe.capture.operators.inventory import find_operator
-        from mindrlhf_msprobe.replay.offline.script.operators import computes_only
+        from mindrlhf_msprobe.replay.offline.operators import computes_only
 
         operator = find_operator(question.operator)
         if operator is None or not computes_only(operator):

@@ -19,7 +19,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.printable import printable, shortened
 from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
-from mindrlhf_msprobe.replay.offline.script.recorded import Call
+from mindrlhf_msprobe.replay.offline.recorded import Call
 from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaf_from_json

@@ -19,9 +19,8 @@ from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.replay.held import HeldCall
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, judge
 from mindrlhf_msprobe.replay.precise.tape import Precision
-from mindrlhf_msprobe.replay.precise.values import Value
-from mindrlhf_msprobe.replay.second_opinion.again import Drawn, SecondRun, host_values
-from mindrlhf_msprobe.replay.structures import leaves_of, replaced
+from mindrlhf_msprobe.replay.precise.values import Value, leaves_of, replaced
+from mindrlhf_msprobe.replay.second_run import Drawn, SecondRun, host_values
 
 
 class JudgedCall(HeldCall):

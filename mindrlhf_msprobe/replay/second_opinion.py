@@ -32,23 +32,21 @@ from mindrlhf_msprobe.replay.held import (
     State,
     said_where_it_raises,
 )
+from mindrlhf_msprobe.replay.judged_call import JudgedCall, ParameterOpinions, Share
 from mindrlhf_msprobe.replay.kinds import draws, in_place
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, by_reach, judge
-from mindrlhf_msprobe.replay.precise.gradients import Gradients, fitted
-from mindrlhf_msprobe.replay.precise.tape import Precision
-from mindrlhf_msprobe.replay.precise.values import Value
-from mindrlhf_msprobe.replay.second_opinion.again import (
+from mindrlhf_msprobe.replay.precise.tape import Gradients, Precision, fitted
+from mindrlhf_msprobe.replay.precise.values import Value, leaves_of, replaced
+from mindrlhf_msprobe.replay.second_run import (
     SecondRun,
     computes_floats,
     construct_of,
+    has_librarys_bprop,
     host_values,
     is_first_run,
     only_looks,
     precision_of,
 )
-from mindrlhf_msprobe.replay.second_opinion.constructs import has_librarys_bprop
-from mindrlhf_msprobe.replay.second_opinion.judged import JudgedCall, ParameterOpinions, Share
-from mindrlhf_msprobe.replay.structures import leaves_of, replaced
 from mindrlhf_msprobe.storage.step_lines import TensorOpinion, opinion_lines
 
 if TYPE_CHECKING:

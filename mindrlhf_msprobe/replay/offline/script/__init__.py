@@ -1,1 +1,0 @@
-"""The folder that `replay` writes: a script, and what was recorded of one entry."""

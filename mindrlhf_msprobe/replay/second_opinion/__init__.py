@@ -1,1 +1,0 @@
-"""A second opinion while training: cells and operators computed again in float64."""
