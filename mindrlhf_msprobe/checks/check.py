@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.checks.found import Findings, Found, nested
 from mindrlhf_msprobe.checks.loading import Setting, all_rules, read_settings, settings_of
 from mindrlhf_msprobe.checks.next_config import next_recording
 from mindrlhf_msprobe.checks.rule import HEALTHY, Need, Rule
-from mindrlhf_msprobe.checks.story import Findings, Found, nested
 from mindrlhf_msprobe.checks.views import Step, place_of, steps
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, as_message, message
@@ -232,7 +232,7 @@ class Checking:
                 )
         return new
 
-    def story(self) -> tuple[CheckFinding, ...]:
+    def findings(self) -> tuple[CheckFinding, ...]:
         """Return what was found so far in order of time; what follows from one stands under it."""
         return nested(self._findings.all())
 
@@ -262,7 +262,7 @@ class Checking:
                 checked.append(name)
         return CheckResult(
             path=str(self._run.path),
-            findings=self.story(),
+            findings=self.findings(),
             checked=tuple(checked),
             not_checked=tuple(not_checked),
             problems=tuple(problem.said for problem in self._run.problems),

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.replay.kernels import KernelProcess, NoAnswerError, Question, process
+from mindrlhf_msprobe.replay import kernel_process as process
+from mindrlhf_msprobe.replay.kernels import KernelProcess, NoAnswerError, Question
 
 X = np.random.default_rng(0).uniform(0.2, 0.8, (3, 4))
 

@@ -87,7 +87,7 @@ class Event:
         return self.entry.direction != "forward"
 
     @property
-    def is_birth(self) -> bool:
+    def is_origin(self) -> bool:
         """Whether its entry was given nothing hard."""
         return self.kind in (OUTPUT, DATA)
 
@@ -292,7 +292,7 @@ class Exchange:
                 if one is not group
             )
         ]
-        origins = origins or [min(groups, key=lambda one: (not one.event.is_birth, one.rank))]
+        origins = origins or [min(groups, key=lambda one: (not one.event.is_origin, one.rank))]
         origins.sort(key=lambda own: (sum(self._precedes(o, own) for o in origins), own.rank))
         carried = [
             (group, next((one for one in origins if self._precedes(one, group)), origins[0]))

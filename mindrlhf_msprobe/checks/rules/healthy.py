@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
+from mindrlhf_msprobe.checks.found import Found
 from mindrlhf_msprobe.checks.names import Named, pattern_of
 from mindrlhf_msprobe.checks.rule import HEALTHY, rule, steps
-from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step, place_of
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Severity
@@ -44,7 +44,7 @@ class Span:
 
 
 class Learned:
-    """What healthy runs held of one record, or of several that are alike.
+    """What healthy runs held of one record, or of several of one pattern.
 
     Attributes:
         shape: the one that each had; None if they differ.
@@ -78,7 +78,7 @@ class Learned:
             self.routed |= is_empty or (is_float(leaf) and statistic(leaf, "Norm") == 0)
 
     def join(self, other: Learned) -> None:
-        """Take what was learned of another record that is alike."""
+        """Take what was learned of another record of the same pattern."""
         self.shape = other.shape if self.shape == other.shape or not self.times else None
         self.times += other.times
         self._dtypes |= other._dtypes
@@ -96,18 +96,15 @@ class Learned:
         fixed = self.shape is not None and self.times >= _SEVERAL and not self.routed
         if fixed and str(leaf.get("shape")) != self.shape:
             return "shape"
-        return "range" if self._is_out_of_range(leaf, margin) else None
-
-    def _is_out_of_range(self, leaf: LeafJson, margin: float) -> bool:
         sizes = _sizes(leaf)
         if sizes is None or self._norms.low > self._norms.high:
-            return False
+            return None
         # Of what is added up over rows the norm grows with their number, of a mean it falls.
         known = [*zip((self._norms, self._means), sizes)]
         from_nothing = self.routed or math.prod(leaf["shape"]) == 1  # a number may cross 0
         if from_nothing and all(size < span.low for span, size in known):
-            return False
-        return not any(span.holds(size, margin) for span, size in known)
+            return None
+        return None if any(span.holds(size, margin) for span, size in known) else "range"
 
 
 def _sizes(leaf: LeafJson) -> tuple[float, float] | None:
@@ -214,8 +211,8 @@ class _Learning:
             if record not in self._records:
                 if len(self._records) >= _MOST_NAMES:
                     continue
-                alike = entry.phase, pattern_of_record(name, io, path)
-                self._records[record] = Learned(), (entry.phase, name), alike
+                pattern = entry.phase, pattern_of_record(name, io, path)
+                self._records[record] = Learned(), (entry.phase, name), pattern
             self._records[record][0].take(leaf)
 
     def step(self, run: int, counts: dict[tuple[int, str, str], int]) -> None:
@@ -240,7 +237,7 @@ class _Learning:
 
 
 class _Known:
-    """What was learned of each record and entry, and of those that are alike."""
+    """What was learned of each record and entry, and of those of one pattern."""
 
     def __init__(
         self,
@@ -251,7 +248,7 @@ class _Known:
         self._calls = dict(calls)
         self._of_patterns: dict[Hashable, Learned] = {}
         self._routed: dict[_Name, Span] = {}
-        # Entries that are alike get the calls of all, where one's number of calls varies.
+        # Entries of one pattern get the calls of all, where one's number of calls varies.
         entries: dict[_Name, list[_Name]] = {}
         for phase, name in self._calls:
             entries.setdefault((phase, pattern_of(name)), []).append((phase, name))
@@ -266,13 +263,13 @@ class _Known:
         self._let_records_vary(records)
 
     def _let_records_vary(self, records: dict[_Name, tuple[Learned, _Name, Hashable]]) -> None:
-        """Give records that are alike what was learned of all, where one is empty in a step."""
-        alike: dict[Hashable, list[_Name]] = {}
+        """Give records of one pattern what was learned of all, where one is empty in a step."""
+        of_patterns: dict[Hashable, list[_Name]] = {}
         for record, (learned, entry, pattern) in records.items():
             calls = self._calls.get(entry)
             learned.routed |= calls is not None and calls.low == 0
-            alike.setdefault(pattern, []).append(record)
-        for pattern, those in alike.items():
+            of_patterns.setdefault(pattern, []).append(record)
+        for pattern, those in of_patterns.items():
             of = [self._records[record] for record in those]
             if any(one.routed for one in of):
                 whole = self._of_patterns[pattern] = Learned()
@@ -297,7 +294,7 @@ class _Known:
 
 
 _LEAST_STEPS = 8
-_ALIKE = 0.02  # decades by which norms differ that begin alike
+_SAME_BEGINNING = 0.02  # decades by which first norms of the same weights and data may differ
 _MOST = 0.75  # of the records
 _BEGINNING = 6  # steps that tell how far runs of two seeds are from each other
 _MOST_SPANS = 128  # of steps, of which a mean is kept
@@ -323,8 +320,8 @@ class Drift:
     step, the slack is twice as large, and what counts is how much farther away than in the first
     steps the run is. With several, the decision is at least twice the sum that one of them reaches
     against the others, in any key or record. Records, beside key data, are looked at where the
-    runs begin alike; where they do not, the deviation is at least that of a whole run. Of more than
-    128 common steps, means of equal spans of them are compared.
+    runs begin with the same norms; where they do not, the deviation is at least that of a whole
+    run. Of more than 128 common steps, means of equal spans of them are compared.
     """
 
     learns = True
@@ -384,9 +381,9 @@ class Drift:
     def end(self) -> Iterator[Found]:
         """Yield the first drift, with how many there are."""
         found: list[tuple[int, str, _Called, np.ndarray]] = []
-        alike = self._begin_alike()
-        for of_keys in (True, False) if alike else (True,):
-            compared = [*self._compared(of_keys, alike)]
+        same = self._begins_as_they_did()
+        for of_keys in (True, False) if same else (True,):
+            compared = [*self._compared(of_keys, same)]
             # What one healthy run does to the others, it may in any record of this kind.
             usual = max((one.usual for *_, one in compared), default=0.0)
             limit = max(self._check.threshold("decision"), 2 * usual)
@@ -427,7 +424,7 @@ class Drift:
         return None
 
     def _compared(
-        self, of_keys: bool, alike: bool
+        self, of_keys: bool, same_beginning: bool
     ) -> Iterator[tuple[str, _Called, np.ndarray, _Compared]]:
         """Yield the series of keys, or of records, with how they stand to those of healthy runs."""
         for phase, own in self._own.items():
@@ -436,17 +433,17 @@ class Drift:
             healthy = [one[phase].by_name() for one in self._healthy if phase in one]
             for name, series in own.by_name().items():
                 others = [one[name] for one in healthy if name in one]
-                compared = self._compare(series, others, alike) if others else None
+                compared = self._compare(series, others, same_beginning) if others else None
                 if compared is not None:
                     yield phase, name, series, compared
 
-    def _begin_alike(self) -> bool:
+    def _begins_as_they_did(self) -> bool:
         """Return whether the run begins with nearly the norms of the first healthy run.
 
         It has its weights and data then. How far the norms of other seeds are apart, and move
         apart, is of each seed; `healthy.range` looks at them.
         """
-        alike = count = 0
+        same = count = 0
         for phase, own in self._own.items():
             other = self._healthy[0].get(phase)
             known = {} if other is None or not phase else other.by_name()
@@ -454,10 +451,12 @@ class Drift:
                 both = known.get(name)
                 if both is not None and np.isfinite(series[0]) and np.isfinite(both[0]):
                     count += 1
-                    alike += bool(abs(series[0] - both[0]) < _ALIKE)
-        return alike >= _MOST * count
+                    same += bool(abs(series[0] - both[0]) < _SAME_BEGINNING)
+        return same >= _MOST * count
 
-    def _compare(self, own: np.ndarray, others: list[np.ndarray], alike: bool) -> _Compared | None:
+    def _compare(
+        self, own: np.ndarray, others: list[np.ndarray], same_beginning: bool
+    ) -> _Compared | None:
         """Return how a series stands to those of healthy runs; None where too few steps tell."""
         common = np.flatnonzero(np.isfinite(own) & np.isfinite(others).all(axis=0))
         if len(common) < _LEAST_STEPS:
@@ -470,7 +469,7 @@ class Drift:
             # How far seeds differ one run does not tell: only what moves away from it is a drift.
             mean = mean + (own[common] - mean)[:_BEGINNING].mean()
             spread = float(np.std(np.diff(values[0])))
-        if not alike:  # of another seed, which learns at another pace
+        if not same_beginning:  # of another seed, which learns at another pace
             spread = max(spread, float(values.std(axis=1).mean()))
         if not spread > 1e-9 * max(1.0, float(np.abs(mean).max())):
             return None

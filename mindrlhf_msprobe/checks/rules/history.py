@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
+from mindrlhf_msprobe.checks.found import Found
 from mindrlhf_msprobe.checks.names import Named
 from mindrlhf_msprobe.checks.rule import GRADIENTS, LAYERS, Need, rule, steps
-from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step, numbers_in, place_of
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
@@ -44,12 +44,15 @@ class Past:
     def __init__(self) -> None:
         self._named = Named()
 
-    def take(self, names: Sequence[Hashable], norms: np.ndarray, factor: float) -> np.ndarray:
-        """Add norms; return which may lie further than a factor from most of those before them.
+    def jumps(
+        self, names: Sequence[Hashable], norms: np.ndarray, deviations: float, factor: float
+    ) -> list[tuple[int, Jumped]]:
+        """Add norms; return which jump, and how they stand to the ones before them.
 
         Args:
             names: of the records, each once.
             norms: (len(names),) float64; what is not a positive number is passed over.
+            deviations, factor: how far a norm that jumps lies from most of those before it.
         """
         at, column = self._named.places(names), self._named.column
         are = (norms > 0) & (norms < np.inf)
@@ -58,26 +61,20 @@ class Past:
         past, seen = column("past", np.full(_PAST, np.nan)), column("seen", 0)
         low, high, count = column("low", np.inf), column("high", 0.0), seen[at]
         may = ((norms > factor * low[at]) | (norms * factor < high[at])) & (count >= LEAST_PAST)
-        self._before = past[at[may]]
+        before = past[at[may]]
         past[at, count % _PAST], seen[at] = norms, count + 1
         low[at], high[at] = np.minimum(low[at], norms), np.maximum(high[at], norms)
-        return np.flatnonzero(are)[may]
-
-    def compared(self, norms: np.ndarray, deviations: float, factor: float) -> list[Jumped | None]:
-        """Return how each of the norms that `take` returned stands to its past if it jumps."""
-        if not norms.size:
+        if not may.any():
             return []
-        logs = np.log10(self._before)
+        norms, logs = norms[may], np.log10(before)
         middle = _medians(logs)[:, None]
         spread = _DEVIATION * _medians(np.abs(logs - middle)) + _FLOOR
         away = np.abs(np.log10(norms) - middle[:, 0])
-        jumps = (away > deviations * spread) & (away > math.log10(factor))
-        before = 10 ** middle[:, 0]
+        jump = (away > deviations * spread) & (away > math.log10(factor))
+        numbers, medians = np.flatnonzero(are)[may][jump], 10 ** middle[jump, 0]
         return [
-            {"norm": norm, "median": median, "factor": max(norm, median) / min(norm, median)}
-            if jumps_
-            else None
-            for norm, median, jumps_ in zip(norms.tolist(), before.tolist(), jumps.tolist())
+            (number, {"norm": norm, "median": m, "factor": max(norm, m) / min(norm, m)})
+            for number, norm, m in zip(numbers.tolist(), norms[jump].tolist(), medians.tolist())
         ]
 
 
@@ -252,12 +249,11 @@ class Kurtosis:
         threshold, past = self._check.threshold, self._past.setdefault(at, Past())
         values = np.array([tail.kurtosis for _, tail, _ in outputs])
         names = [place.record for place, *_ in outputs]
-        numbers = past.take(names, values, threshold("factor"))
-        found = past.compared(values[numbers], threshold("deviations"), threshold("factor"))
+        found = past.jumps(names, values, threshold("deviations"), threshold("factor"))
         before, now = self._rising.get(at, {}), dict[str | None, list[_Shown]]()
-        for number, jumped in zip(numbers.tolist(), found):
+        for number, jumped in found:
             place, tail, _ = outputs[number]
-            if jumped and tail.kurtosis > max(jumped["median"], threshold("least")):
+            if tail.kurtosis > max(jumped["median"], threshold("least")):
                 shown = place, tail.shown(median=jumped["median"])
                 now[place.record] = [*before.get(place.record, ()), shown]
         self._rising[at] = now
@@ -365,16 +361,11 @@ class Jump:
         place: Callable[[int], Place],
         falls: np.ndarray,
     ) -> None:
-        past = self._past.setdefault(at, Past())
-        factor = self._check.threshold("factor")
-        numbers = past.take(names, norms, factor)
-        if not numbers.size:
-            return
-        found = past.compared(norms[numbers], self._check.threshold("deviations"), factor)
+        past, threshold = self._past.setdefault(at, Past()), self._check.threshold
         self._jumps += [
             (place(n), one)
-            for n, one in zip(numbers.tolist(), found)
-            if one and (falls[n] or one["norm"] > one["median"])
+            for n, one in past.jumps(names, norms, threshold("deviations"), threshold("factor"))
+            if falls[n] or one["norm"] > one["median"]
         ]
 
     def step(self, step: Step) -> Iterator[Found]:
@@ -395,8 +386,12 @@ class Jump:
             self._take((rank, ""), [*sizes], norms, places.__getitem__, falls)
         jumps, self._jumps = self._jumps, []
         for rank in step.ranks:
-            own = _in_time(one for one in jumps if one[0].rank == rank)
+            own = [one for one in jumps if one[0].rank == rank]
             if own:
+                own.sort(key=lambda one: one[0].order)
+                # A loss is computed before its gradients, and saved after them.
+                if any(part in own[0][0].name for part in (".backward.", PARAMETERS_GRAD)):
+                    own.sort(key=lambda one: one[0].key in (None, "grad_norm"))
                 place, first = own[0]
                 yield self._check.finding(
                     message("check_history.jump", factor=first["factor"], others=len(own) - 1),
@@ -410,15 +405,6 @@ class Jump:
 def _are_forward(rows: Rows) -> np.ndarray:
     """Return, (rows,) bool, which are of forward entries."""
     return np.array([".forward." in entry for entry, _ in rows.names], bool)
-
-
-def _in_time(jumps: Iterable[tuple[Place, Jumped]]) -> list[tuple[Place, Jumped]]:
-    """Return jumps in order of time: a loss is computed before its gradients, and saved after."""
-    ordered = sorted(jumps, key=lambda one: one[0].order)
-    name = ordered[0][0].name if ordered else ""
-    if ".backward." in name or PARAMETERS_GRAD in name:
-        ordered.sort(key=lambda one: one[0].key in (None, "grad_norm"))
-    return ordered
 
 
 @rule(
@@ -496,7 +482,7 @@ class Routing:
     def entry(self, entry: EntryView) -> None:
         """Look at what a router returned; of all its calls the one with the smallest share tells.
 
-        The few tokens of one call may well be alike.
+        The few tokens of one call may well go to one expert.
         """
         for io, path, leaf in entry.records:
             if io != "output":

@@ -11,16 +11,17 @@ from statistics import median
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
+from mindrlhf_msprobe.checks.found import Found
 from mindrlhf_msprobe.checks.next_config import PARAMETERS
 from mindrlhf_msprobe.checks.rule import key, rule, steps
 from mindrlhf_msprobe.checks.rules.rows import (
     actor_and_reference,
     begins_with_random_weights,
     counted_floats,
+    finite_floats,
     floats_of,
     rounding,
 )
-from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step, place_of
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Severity
@@ -123,7 +124,10 @@ def ratio(step: Step, check: Check) -> Iterator[Found]:
         if ratios and (values := counted_floats(step, ratios[0])) is not None:
             if not np.isfinite(values).any():  # others name that
                 continue
-            off = _least_mean(np.abs(values - 1), _most_masked(step, ratios[0]))
+            # The largest, as many as may be masked, are left out.
+            known = np.sort(np.abs(values - 1)[np.isfinite(values)])
+            known = known[: max(0, len(known) - _most_masked(step, ratios[0]))]
+            off = float(known.mean()) if len(known) else None
             extremes = {"max": float(np.nanmax(values)), "min": float(np.nanmin(values))}
             shown = [Evidence(place_of(ratios[0]), extremes)]
         elif new:
@@ -144,13 +148,6 @@ def ratio(step: Step, check: Check) -> Iterator[Found]:
                 ),
                 same="ratio",
             )
-
-
-def _least_mean(values: np.ndarray, left_out: int) -> float | None:
-    """Return the mean of values, of which the largest, so many, may not count; None of none."""
-    known = np.sort(values[np.isfinite(values)])
-    known = known[: len(known) - left_out] if left_out < len(known) else known[:0]
-    return float(known.mean()) if len(known) else None
 
 
 def _most_masked(step: Step, datum: KeyDatum) -> int:
@@ -251,9 +248,8 @@ def clip_fraction(step: Step, check: Check) -> Iterator[Found]:
     for rank in step.ranks:
         low, high = step.sequences(rank).data.settings.clip_range or CLIP_RANGE
         saves = step.key_data("ratio", rank=rank)
-        arrays = [counted_floats(step, datum) for datum in saves]
-        values = np.concatenate([a.reshape(-1) for a in arrays if a is not None] or [np.empty(0)])
-        moved = values[np.isfinite(values) & (values != 1)]  # masked positions are 1
+        values = finite_floats(step, saves)
+        moved = values[values != 1]  # masked positions are 1
         beyond = int(((moved < 1 - low) | (moved > 1 + high)).sum())
         masked = min(beyond, sum(_most_masked(step, datum) for datum in saves))
         fraction = (beyond - masked) / max(1, len(moved) - masked)
@@ -290,9 +286,8 @@ def entropy_collapse(step: Step, check: Check) -> Iterator[Found]:
     for rank in step.ranks:
         named = step.key_data("entropy", rank=rank)
         found = named or step.key_data(*LOG_PROB, rank=rank)
-        parts = [a.reshape(-1) for datum in found if (a := counted_floats(step, datum)) is not None]
-        values = np.concatenate(parts) if parts else np.empty(0)
-        values = values[np.isfinite(values) & (values != 0)]
+        values = finite_floats(step, found)
+        values = values[values != 0]
         if not values.size:
             continue
         now = float(np.mean(values)) * (1 if named else -1)

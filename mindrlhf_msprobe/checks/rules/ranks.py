@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
+from mindrlhf_msprobe.checks.found import Found
 from mindrlhf_msprobe.checks.names import Named, pattern_of
 from mindrlhf_msprobe.checks.rule import PARAMETERS, ranks, rule
-from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Severity
@@ -39,7 +39,7 @@ _DYNAMIC = None
     causes=("check_ranks.cause_branch", "check_ranks.cause_batches", "check_ranks.cause_recording"),
     follows=("non_finite.*",),
 )
-class RecordedAlike:
+class RecordedEqually:
     """Ranks that run the same cells run them equally often, on tensors of the same shapes.
 
     How often a cell runs while responses are generated depends on their lengths, and how often an
@@ -300,7 +300,7 @@ def _hashed(shape: tuple[Any, Any]) -> tuple[Any, ...]:
 
 
 def _usual_of(counts: Mapping[int, Counter[str]]) -> int:
-    """Return a rank that ran cells as often as most did; where no two are alike, that with most."""
+    """Return a rank that ran cells as often as most did; if no two did, the one that ran most."""
     kinds = Counter(frozenset(count.items()) for count in counts.values())
     most = max(kinds.values())
     if most == 1:
@@ -357,7 +357,7 @@ class Replicas:
             self._whole.setdefault(journal.phase, set()).update(_whole_matrices(journal))
 
     def step(self, step: Step) -> Iterator[Found]:
-        """Yield the replicas that diverged in a step, and those that never were alike."""
+        """Yield the replicas that diverged in a step, and those that never were the same."""
         phases: dict[str, dict[int, Records]] = {}
         for (rank, phase), records in step.parameters.items():
             phases.setdefault(phase, {})[rank] = records
@@ -464,8 +464,8 @@ class _Seen:
         self.step, self.phase, self.records = step, phase, records
         self.tensors = {rank: one.kinds.tensors for rank, one in records.items()}
         first, *others = self.tensors.values()
-        alike = all(one is first for one in others)
-        several = [first] if alike else [*self.tensors.values()]
+        are_one = all(one is first for one in others)
+        several = [first] if are_one else [*self.tensors.values()]
         self.names = [*dict.fromkeys(name for one in several for name in one.names)]
         counted = sum(len(one.names) for one in self.tensors.values())
         self.are_several = counted > len(self.names)
@@ -505,11 +505,11 @@ class _Groups:
         for rank, own in slots.items():
             leaders = self._leaders(rank)
             for leader in np.unique(leaders[own]).tolist():
-                alike = leaders == leader
+                of_leader = leaders == leader
                 if leader == _UNKNOWN or (leader >= 0 and leader not in held):
-                    looked |= alike
+                    looked |= of_leader
                 elif leader >= 0:
-                    looked |= alike & (held[rank] != held[leader])
+                    looked |= of_leader & (held[rank] != held[leader])
         for slot in np.flatnonzero(looked).tolist():
             yield from self._look(slot, names[slot], seen.identities(names[slot]))
 
@@ -525,15 +525,15 @@ class _Groups:
             if leader != _UNKNOWN:
                 members.setdefault(leader, []).append(rank)
         for together in members.values():
-            usual = _usual([identities[rank] for rank in together])
+            usual = Counter(identities[rank] for rank in together).most_common(1)[0][0]
             for rank in together:
                 if identities[rank] != usual:
                     yield name, rank
                     self._leaders(rank)[slot] = -1 - rank  # named once
         for rank, leader in groups.items():
             if leader == _UNKNOWN:
-                alike = [r for r, other in identities.items() if other == identities[rank]]
-                self._leaders(rank)[slot] = min(alike)
+                same = [r for r, other in identities.items() if other == identities[rank]]
+                self._leaders(rank)[slot] = min(same)
 
 
 def _given(journal: Columns) -> _Identity | None:
@@ -576,15 +576,8 @@ def _whole_matrices(journal: Columns) -> Iterator[str]:
                 yield name
 
 
-def _usual(identities: Sequence[_Identity]) -> _Identity:
-    first = identities[0]
-    if all(identity == first for identity in identities):
-        return first
-    return Counter(identities).most_common(1)[0][0]
-
-
 @rule("ranks.settings", causes=("check_ranks.cause_launch",))
-def settings_alike(step: Step, check: Check) -> Iterator[Found]:
+def same_settings(step: Step, check: Check) -> Iterator[Found]:
     """Every rank of the job recorded, and one does not run with another seed or version.
 
     Where each rank has a seed of its own that is meant so.

@@ -7,14 +7,13 @@ different enough to learn from.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
+from mindrlhf_msprobe.checks.found import Found
 from mindrlhf_msprobe.checks.rule import key, rule
 from mindrlhf_msprobe.checks.rules.rows import floats_of, groups_of, texts_or_rows
-from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step, place_of
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Severity
@@ -162,7 +161,7 @@ _SHOWN = 120  # characters of a sample
 def identical_completions(step: Step, check: Check) -> Iterator[Found]:
     """Samples differ: from each other, or at least those of one prompt.
 
-    All samples of one prompt alone may be alike where nothing is sampled, or each with one seed.
+    All samples of one prompt alone may be the same where nothing is sampled, or each with one seed.
     """
     settings = generation_of(check.run)
     greedy = settings.get("do_sample") is False
@@ -173,14 +172,14 @@ def identical_completions(step: Step, check: Check) -> Iterator[Found]:
             samples = texts_or_rows(datum)
             of = texts_or_rows(prompts[number]) if number < len(prompts) else []
             groups = groups_of(of) if len(of) == len(samples) else {}
-            alike = len(set(samples)) == 1
+            same = len(set(samples)) == 1
             several = [group for group in groups.values() if len(group) > 1]
             within = all(len({samples[i] for i in group}) == 1 for group in several)
-            if len(samples) < 2 or not (alike or (not greedy and within and len(several) > 1)):
+            if len(samples) < 2 or not (same or (not greedy and within and len(several) > 1)):
                 continue
             few = (len(groups) == 1 and seeded) or (greedy and len(groups) < 4)
             yield check.finding(
-                message("check_rl.identical", count=len(samples), all=alike),
+                message("check_rl.identical", count=len(samples), all=same),
                 datum,
                 severity=Severity.NOTE if few else None,
                 shown={"sample": str(samples[0])[:_SHOWN]},
@@ -197,38 +196,34 @@ def identical_completions(step: Step, check: Check) -> Iterator[Found]:
 )
 def empty_responses(step: Step, check: Check) -> Iterator[Found]:
     """Responses hold something; that some are empty is a note."""
-    for datum, samples in _responses(step):
-        empty = [n for n, sample in enumerate(samples) if not sample]
+    for datum, filled in _responses(step):
+        empty = [n for n, one in enumerate(filled) if not one]
         if empty:
             yield check.finding(
-                message("check_rl.empty", empty=len(empty), count=len(samples)),
+                message("check_rl.empty", empty=len(empty), count=len(filled)),
                 datum,
-                severity=None if len(empty) == len(samples) > 1 else Severity.NOTE,
+                severity=None if len(empty) == len(filled) > 1 else Severity.NOTE,
                 shown={"samples": empty[:16]},
-                same=("empty", len(empty) == len(samples)),
+                same=("empty", len(empty) == len(filled)),
             )
 
 
-def _responses(step: Step) -> Iterator[tuple[KeyDatum, list[Any]]]:
-    """Yield each save of responses: texts, or the token ids up to those that end them."""
-    for rank in step.ranks:
-        sequences = step.sequences(rank)
-        for datum, samples in zip(sequences.responses, sequences.saves):
-            if samples is not None:
-                yield datum, [_written(sample, sequences) for sample in samples]
-            else:
-                yield datum, [str(text).strip() for text in texts_or_rows(datum)]
-
-
-def _written(sample: Sample, sequences: Sequences) -> tuple[int, ...]:
-    """Return the tokens of a response but for those that end it.
+def _responses(step: Step) -> Iterator[tuple[KeyDatum, list[bool]]]:
+    """Yield each save of responses with which of them hold something but what ends them.
 
     Where nothing says which ids are padding, all may be tokens: a token may be sampled repeatedly.
     """
-    tokens = tuple(sample.ids.tolist()) if sample.source is Source.NONE else sample.tokens
-    while tokens and tokens[-1] in sequences.eos:
-        tokens = tokens[:-1]
-    return tokens
+    for rank in step.ranks:
+        sequences = step.sequences(rank)
+        for datum, samples in zip(sequences.responses, sequences.saves):
+            if samples is None:
+                yield datum, [bool(str(text).strip()) for text in texts_or_rows(datum)]
+                continue
+            tokens = (
+                sample.ids.tolist() if sample.source is Source.NONE else sample.tokens
+                for sample in samples
+            )
+            yield datum, [not sequences.eos.issuperset(of) for of in tokens]
 
 
 def _token_rows(step: Step, check: Check) -> Iterator[tuple[KeyDatum, Sequences, list[Sample]]]:
@@ -275,7 +270,7 @@ def length_limit(step: Step, check: Check) -> Iterator[Found]:
 def pad_inside(step: Step, check: Check) -> Iterator[Found]:
     """Behind the token that ends a response there is only padding.
 
-    Unless it ends a turn, which the mask shows: what the next one was asked is not trained. An id
+    Unless it ends a turn, which the mask shows: the question of the next one is not trained. An id
     of padding before the end was sampled, which is a remark.
     """
     for datum, sequences, samples in _token_rows(step, check):

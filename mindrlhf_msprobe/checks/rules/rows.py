@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,13 @@ def counted_floats(step: Step, datum: KeyDatum) -> np.ndarray | None:
         return np.where(mask, values, np.nan)
     padded = ~before_zeros(values) & (values != 0).any(axis=-1, keepdims=True)
     return np.where(padded, np.nan, values)
+
+
+def finite_floats(step: Step, data: Iterable[KeyDatum]) -> np.ndarray:
+    """Return the finite numbers of saves that count, float64, one save behind the other."""
+    found = (counted_floats(step, datum) for datum in data)
+    whole = np.concatenate([np.empty(0), *(one.reshape(-1) for one in found if one is not None)])
+    return whole[np.isfinite(whole)]
 
 
 def rounding(*data: KeyDatum) -> float:

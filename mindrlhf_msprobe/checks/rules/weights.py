@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
+from mindrlhf_msprobe.checks.found import Found
 from mindrlhf_msprobe.checks.names import Named
 from mindrlhf_msprobe.checks.rule import (
     FINGERPRINTS,
@@ -26,7 +27,6 @@ from mindrlhf_msprobe.checks.rule import (
     steps,
 )
 from mindrlhf_msprobe.checks.rules.rows import actor_and_reference, begins_with_random_weights
-from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step, value_of
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Severity
@@ -162,7 +162,7 @@ def _unlike(one: Records, other: Records) -> tuple[dict[str, Version], int]:
     differ = one.fingerprints[first] != other.fingerprints[second]
     if not differ.any():
         return {}, len(first)
-    alike = np.array(
+    comparable = np.array(
         [
             one.kinds.dtypes[n] == other.kinds.dtypes[m]
             and one.kinds.shapes[n] == other.kinds.shapes[m]
@@ -171,7 +171,7 @@ def _unlike(one: Records, other: Records) -> tuple[dict[str, Version], int]:
         ],
         bool,
     )
-    return _versions(one, first[differ & alike].tolist()), int(alike.sum())
+    return _versions(one, first[differ & comparable].tolist()), int(comparable.sum())
 
 
 def _are_averages(rows: Rows) -> np.ndarray:
@@ -261,7 +261,7 @@ def moved(step: Step, check: Check) -> Iterator[Found]:
             network = check.run.network_of(name, rank)
             if network is not None and network.same_as is not None:
                 yield _finding(check, "moved_as_shared", found, (name,), other=network.same_as)
-            elif trained := _trained_alike(step, rank, found):
+            elif trained := _trained_the_same(step, rank, found):
                 causes = ("check_weights.cause_synchronised", *_MOVED)
                 severity = Severity.WARNING
                 yield _finding(
@@ -272,7 +272,7 @@ def moved(step: Step, check: Check) -> Iterator[Found]:
         last[places] = fingerprints[floats.last]
 
 
-def _trained_alike(step: Step, rank: int, versions: Mapping[str, Version]) -> str | None:
+def _trained_the_same(step: Step, rank: int, versions: Mapping[str, Version]) -> str | None:
     """Return the first phase of the trained network that has the same weights in this step."""
     for (own, name), records in step.parameters.items():
         if own != rank or role_of(name) != role_of(_TRAINING):
