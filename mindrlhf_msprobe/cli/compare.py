@@ -240,7 +240,7 @@ def _command_for(arguments: argparse.Namespace, result: Comparison) -> str:
     first = result.verdict.first_divergence
     if first is None or first.entry is None or _is_joined(result):
         return ""
-    from mindrlhf_msprobe.replay.offline.recorded import command_for
+    from mindrlhf_msprobe.replay.offline.recorded_call import command_for
 
     return command_for(result, os.path.join(arguments.output_path, "replay"))
 
@@ -283,12 +283,12 @@ def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | N
     if _is_joined(result):
         complain("compare", message("layout.no_replay"))
         return None
-    from mindrlhf_msprobe.replay.offline.recorded import asked_by
+    from mindrlhf_msprobe.replay.offline.recorded_call import request_of
     from mindrlhf_msprobe.replay.offline.replaying import replay_entry
 
     try:
         return replay_entry(
-            asked_by(result, os.path.join(arguments.output_path, "replay"), arguments.network)
+            request_of(result, os.path.join(arguments.output_path, "replay"), arguments.network)
         )
     except MsprobeError as error:
         complain("compare", error.said)

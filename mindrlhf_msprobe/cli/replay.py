@@ -12,7 +12,7 @@ from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.replay.offline.recorded import Asked
+    from mindrlhf_msprobe.replay.offline.recorded_call import ReplayRequest
 
 
 def add_parser(commands: Commands) -> None:
@@ -35,28 +35,28 @@ def _replay(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.findings.accuracy import exit_code_of
     from mindrlhf_msprobe.replay.offline.replaying import replay_entry
 
-    asked = _asked(arguments)
-    if asked.entry is None:
+    request = _request(arguments)
+    if request.entry is None:
         from mindrlhf_msprobe.replay.offline.replaying import replay_operators
         from mindrlhf_msprobe.report.accuracy import replayed_lines
         from mindrlhf_msprobe.report.terminal import progress_bar
 
         with progress_bar(say("replay.computing"), say("replay.unit")) as advance:
-            table = replay_operators(asked, seed=arguments.seed, progress=advance)
+            table = replay_operators(request, seed=arguments.seed, progress=advance)
         code = exit_code_of(table.verdicts)
         return Answer(code, lambda: replayed_lines(table), table.to_json)
-    found = replay_entry(asked, run=not arguments.no_run)
+    found = replay_entry(request, run=not arguments.no_run)
     code = SAME if arguments.no_run else exit_code_of(found.verdicts)
     return Answer(code, lambda: found.text.split("\n"), found.to_json)
 
 
-def _asked(arguments: argparse.Namespace) -> Asked:
+def _request(arguments: argparse.Namespace) -> ReplayRequest:
     """Return what is to be computed again.
 
     Raises:
         UsageError: what is given is not RUN, RUN ENTRY or RUN_A RUN_B ENTRY.
     """
-    from mindrlhf_msprobe.replay.offline.recorded import Asked, CallPlace
+    from mindrlhf_msprobe.replay.offline.recorded_call import CallPlace, ReplayRequest
 
     what = arguments.what
     entry = what[-1] if len(what) > 1 and _is_entry(what) else None
@@ -65,7 +65,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         raise UsageError.saying("replay.runs_and_entry", given=" ".join(what))
     place = CallPlace(arguments.phase, arguments.step, arguments.rank)
     given = {name: getattr(arguments, name) for name in ("network", "device", "compute_dtype")}
-    return Asked(tuple(runs), entry, arguments.output, place, **given)
+    return ReplayRequest(tuple(runs), entry, arguments.output, place, **given)
 
 
 def _is_entry(what: list[str]) -> bool:

@@ -431,7 +431,7 @@ class _Repeated(HeldCall):
             after = self._outputs(again)
             rows = self._rows(self._first, after, disturbed, self._mode)
             if self._mode == NO_CHANGE and self._kernels.used:
-                # The training's own objects may have cut otherwise: that is no more than rounding.
+                # The training's own objects may cut differently: that is no more than rounding.
                 rounded = self._rows(self._first, after, disturbed, ADD_NOISE)
                 exact = self._outputs(self._run({}))
                 rows = self._rows(after, exact, disturbed, NO_CHANGE)

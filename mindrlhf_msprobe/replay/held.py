@@ -148,7 +148,7 @@ class State:
 
     @property
     def trained(self) -> str:
-        """The name of a parameter among those that were noted that is trained; "" of none."""
+        """The name of a parameter that was noted and is trained; "" if there is none."""
         kept = (parameter for parameter, _ in self._parameters.values())
         return next((str(p.name) for p in kept if p.requires_grad), "")
 

@@ -47,7 +47,7 @@ class _Operator:
 
     def __init__(self, question: Question) -> None:
         from mindrlhf_msprobe.capture.operators.inventory import find_operator
-        from mindrlhf_msprobe.replay.offline.operators import computes_only
+        from mindrlhf_msprobe.replay.offline.called_operator import computes_only
 
         operator = find_operator(question.operator)
         if operator is None or not computes_only(operator):

@@ -245,7 +245,7 @@ def by_kernel(
 def _output(
     tape: Tape, question: Question, number: int, arrays: Sequence[Any], operands: Sequence[Value]
 ) -> Value:
-    """Return one output, whose gradients are asked for when they are needed."""
+    """Return one output, whose gradients are computed when they are needed."""
 
     def pull(g: Value, out: Value, *parents: Value) -> list[Value | None]:
         last = len(g.draws) - 1

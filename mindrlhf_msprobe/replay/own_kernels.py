@@ -107,7 +107,7 @@ def can_be_higher(coarsest: str) -> bool:
 class Higher:
     """Computes each operator in float32 that has 16 bits; casts to 16 bits are not followed.
 
-    An operator that has no kernel for it computes as it was asked to, and its result goes on in
+    An operator that has no kernel for it computes as it was called, and its result goes on in
     float32. What is float32 already stays so: the same kernels in float64 are missing as a rule.
 
     Args:
@@ -139,14 +139,14 @@ class Higher:
         if operator.kind == "Tensor" and operator.name in _CASTS:
             return self.raised(call.args[0])
         if writes(operator.name) or operator.full_name in self.without:
-            return self._as_asked(call)
+            return self._as_called(call)
         try:
             args, kwargs = self.raised(call.args), self.raised(call.kwargs)
             return uncast(lambda: call.compute(*args, **kwargs))()
         except (RuntimeError, TypeError, ValueError):
-            return self._as_asked(call)
+            return self._as_called(call)
 
-    def _as_asked(self, call: OperatorCall) -> Any:
+    def _as_called(self, call: OperatorCall) -> Any:
         def lowered(leaf: Any) -> Any:
             is_higher = isinstance(leaf, Tensor) and leaf.dtype == _HIGHER
             return leaf.astype(self._coarsest) if is_higher else leaf

@@ -575,7 +575,7 @@ class _PlainCells:
 _PLAIN_CELLS = _PlainCells()
 
 
-#: Libraries whose layers are asked for their definition.
+#: Libraries whose layers run as their source defines them.
 _LIBRARIES = ("mindspore.", "mindformers.")
 #: Those of which an object's own `construct`, beside its class, is no definition either.
 _LAYERS = ("mindspore.",)
@@ -633,7 +633,7 @@ def _of_mindspore(module: ModuleType | None, name: str) -> Callable[..., Any] | 
 def has_librarys_bprop(cell: nn.Cell) -> bool:
     """Return whether a layer of a library says itself what its gradients are.
 
-    They may be no gradients of its construct: what they leave out, the library puts elsewhere.
+    They may be no gradients of its construct: what they leave out, the library adds later.
     """
     kind = next((k for k in type(cell).__mro__ if "bprop" in vars(k)), nn.Cell)
     return kind is not nn.Cell and kind.__module__.startswith(_LIBRARIES)

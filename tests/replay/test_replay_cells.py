@@ -22,7 +22,7 @@ from mindrlhf_msprobe.demo.networks import build_networks, initialize, llama_con
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.replay.offline import folder, template
 from mindrlhf_msprobe.replay.offline.computing import Recomputed, prepare
-from mindrlhf_msprobe.replay.offline.recorded import Asked, CallPlace, find_call
+from mindrlhf_msprobe.replay.offline.recorded_call import CallPlace, ReplayRequest, find_call
 from mindrlhf_msprobe.replay.offline.replaying import replay_entry
 from mindrlhf_msprobe.storage.records import cell_name
 
@@ -104,9 +104,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def asked(runs: dict[str, Path], output: Path, network: str | None, entry: str = LAYER) -> Asked:
+def request(
+    runs: dict[str, Path], output: Path, network: str | None, entry: str = LAYER
+) -> ReplayRequest:
     """Return the replay of an entry of the healthy run."""
-    return Asked((str(runs["healthy"]),), entry, str(output), network=network)
+    return ReplayRequest((str(runs["healthy"]),), entry, str(output), network=network)
 
 
 def again(
@@ -175,7 +177,7 @@ def test_two_runs_as_a_new_user_would(runs, tmp_path, monkeypatch, capsys):
 
 def test_the_script_needs_no_package_of_ours(runs, tmp_path):
     """It is imported nowhere."""
-    replay_entry(asked(runs, tmp_path, "somewhere:network"), run=False)
+    replay_entry(request(runs, tmp_path, "somewhere:network"), run=False)
     text = (tmp_path / "replay.py").read_text(encoding="utf-8")
     assert "import mindrlhf" not in text
     assert "from mindrlhf" not in text
@@ -186,7 +188,7 @@ def test_without_mindspore_it_is_said_of_a_cell(runs, tmp_path, monkeypatch):
     """Before anything is written."""
     monkeypatch.setitem(sys.modules, "mindspore", None)
     with pytest.raises(RunError, match=r"MindSpore, which cannot be imported|无法导入"):
-        replay_entry(asked(runs, tmp_path / "out", "somewhere:network"))
+        replay_entry(request(runs, tmp_path / "out", "somewhere:network"))
     assert not (tmp_path / "out").exists()
 
 
@@ -202,7 +204,7 @@ def test_without_mindspore_it_is_said_of_a_cell(runs, tmp_path, monkeypatch):
 def test_another_network_is_refused(runs, tmp_path, monkeypatch, factory, said):
     """The message names the weight, or what else is another one."""
     monkeypatch.chdir(runs["healthy"].parent)
-    replay_entry(asked(runs, tmp_path, f"networks_of_tests:{factory}"), run=False)
+    replay_entry(request(runs, tmp_path, f"networks_of_tests:{factory}"), run=False)
     result = tmp_path / "result.json"
     monkeypatch.setattr(sys, "argv", ["replay.py", "--json", str(result)])
     with pytest.raises(SystemExit) as refused:
@@ -216,10 +218,10 @@ def test_of_a_refused_network_no_folder_is_left(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(runs["healthy"].parent)
     out = tmp_path / "out"
     with pytest.raises(RunError, match=r"feed_forward\.w1\.weight"):
-        replay_entry(asked(runs, out, "networks_of_tests:wider"))
+        replay_entry(request(runs, out, "networks_of_tests:wider"))
     assert not [*tmp_path.iterdir()]
     with pytest.raises(RunError, match=re.escape(f"{out / 'replay.py'}")):
-        replay_entry(asked(runs, out, "networks_of_tests:no_such"))
+        replay_entry(request(runs, out, "networks_of_tests:no_such"))
     assert (out / "replay.py").exists()
     assert (out / "a" / "entry.json").exists()
 
@@ -227,7 +229,7 @@ def test_of_a_refused_network_no_folder_is_left(runs, tmp_path, monkeypatch):
 def test_a_record_without_elements_says_what_to_record(runs, tmp_path):
     of_statistics = {"healthy": runs["statistics"]}
     with pytest.raises(RunError, match=r"task: tensor.*step_start: 0"):
-        replay_entry(asked(of_statistics, tmp_path / "out", "m:f"), run=False)
+        replay_entry(request(of_statistics, tmp_path / "out", "m:f"), run=False)
 
 
 def test_what_is_asked_wrongly_is_said(runs, tmp_path):
@@ -240,11 +242,11 @@ def test_what_is_asked_wrongly_is_said(runs, tmp_path):
         (UsageError, "not the entry of a call", None, "Cell.lm_head.Linear.parameters_grad.0"),
     ):
         with pytest.raises(error, match=said):
-            replay_entry(asked(runs, output, network, entry), run=False)
+            replay_entry(request(runs, output, network, entry), run=False)
     output.mkdir()
     (output / "thesis.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(RunError, match="thesis"):
-        replay_entry(asked(runs, output, "m:f"), run=False)
+        replay_entry(request(runs, output, "m:f"), run=False)
     assert (output / "thesis.txt").read_text(encoding="utf-8") == "mine"
 
 
@@ -362,7 +364,7 @@ def test_the_network_of_a_mindformers_yaml(runs, tmp_path, monkeypatch):
     given = tmp_path / "llama.yaml"
     given.write_text(YAML, encoding="utf-8")
     output, result = tmp_path / "out", tmp_path / "result.json"
-    replay_entry(asked(runs, output, str(given)))
+    replay_entry(request(runs, output, str(given)))
     given.unlink()
     monkeypatch.setattr(sys, "argv", ["replay.py", "--json", str(result)])
     for owner, name in CASTS:  # the script, which ends then, does not put them back

@@ -1,6 +1,6 @@
 """What the script computes, for judging it: disturbed, too, and with nothing left behind.
 
-Likewise a recorded operator by its formula in numpy, which no kernel is asked for. A dropout draws
+Likewise a recorded operator by its formula in numpy, without a kernel. A dropout draws
 another mask when it runs again, so that no kernel and no formula gives what was recorded. Its mask
 is in the record: what is not zero in its output was kept.
 """
@@ -169,7 +169,7 @@ def values_by_formula(side: Recomputed, operator: OperatorName, primitive: Any) 
     """
     try:
         return dict(_values(side, operator, primitive))
-    except Exception:  # no formula, or arguments that it does not know: the kernel is asked
+    except Exception:  # no formula, or arguments that it does not know: the kernel computes
         return {}
 
 

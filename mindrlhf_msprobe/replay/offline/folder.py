@@ -19,7 +19,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.printable import printable, shortened
 from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
-from mindrlhf_msprobe.replay.offline.recorded import Call
+from mindrlhf_msprobe.replay.offline.recorded_call import RecordedCall
 from mindrlhf_msprobe.storage.arrays.atomic import write_atomic
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaf_from_json
@@ -53,7 +53,7 @@ Draw = Callable[[Leaf], np.ndarray]
 
 def write_folder(
     output: Path,
-    calls: list[Call],
+    calls: list[RecordedCall],
     subject: str,
     words: Mapping[str, str],
     *,
@@ -96,7 +96,7 @@ def script_of(subject: str, *, network: bool = True) -> str:
     return _SUBJECT.sub(lambda _: f"{subject}\n\n", script)
 
 
-def write_side(folder: Path, call: Call, *, draw: Draw | None = None, **also: Any) -> None:
+def write_side(folder: Path, call: RecordedCall, *, draw: Draw | None = None, **also: Any) -> None:
     """Write entry.json and the tensors of a call into a folder.
 
     Raises:
@@ -107,7 +107,7 @@ def write_side(folder: Path, call: Call, *, draw: Draw | None = None, **also: An
     _write(folder / ENTRY, json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False))
 
 
-def _place(call: Call) -> dict[str, Any]:
+def _place(call: RecordedCall) -> dict[str, Any]:
     entry = call.entry
     place = {"entry": entry.name, "phase": entry.phase, "step": entry.step, "rank": entry.rank}
     return {**place, "run": str(call.run.path)}
@@ -120,7 +120,7 @@ def _write(path: Path, text: str) -> None:
 class _Written:
     """One call, as it is written."""
 
-    def __init__(self, folder: Path, call: Call, draw: Draw | None) -> None:
+    def __init__(self, folder: Path, call: RecordedCall, draw: Draw | None) -> None:
         self._folder, self._call, self._draw = folder, call, draw
         self._files: set[str] = set()
 

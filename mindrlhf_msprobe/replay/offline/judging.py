@@ -1,6 +1,6 @@
 """Is a recorded value what rounding leads to? By kernels of more bits, and by formulas in numpy.
 
-Where there is a formula that decides, it is the judge: a kernel is not asked about itself. What is
+Where there is a formula that decides, it is the judge: no kernel judges itself. What is
 concluded of one run or of two is said in the words that the script prints (`conclude`).
 """
 
@@ -68,7 +68,7 @@ def judge(
 
     Args:
         operator: its name; None for what a network holds.
-        kernels: whether kernels are asked where the formula has decided everything, too.
+        kernels: whether kernels compute, too, where the formula has decided everything.
 
     Raises:
         RunError: what comes out here has another shape.

@@ -1,6 +1,6 @@
 """`replay`: writes the folder of an entry, runs its script, and says what came out.
 
-Also of what a comparison found: the entry at which two runs first diverge (`asked_by`); without
+Also of what a comparison found: the entry at which two runs first diverge (`request_of`); without
 an entry, all recorded operators computed again (`replay_operators`).
 """
 
@@ -29,14 +29,7 @@ from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
 from mindrlhf_msprobe.findings.accuracy import VERDICTS, ReplayedOperator, ReplayedOperators
 from mindrlhf_msprobe.replay.kinds import draws
 from mindrlhf_msprobe.replay.offline import folder
-from mindrlhf_msprobe.replay.offline.folder import (
-    ENTRY,
-    ScriptError,
-    drawn,
-    staged,
-    write_side,
-)
-from mindrlhf_msprobe.replay.offline.operators import (
+from mindrlhf_msprobe.replay.offline.called_operator import (
     attributes_of,
     check_installed,
     check_mindspore,
@@ -44,9 +37,16 @@ from mindrlhf_msprobe.replay.offline.operators import (
     is_recorded,
     operator_of,
 )
-from mindrlhf_msprobe.replay.offline.recorded import (
-    Asked,
-    Call,
+from mindrlhf_msprobe.replay.offline.folder import (
+    ENTRY,
+    ScriptError,
+    drawn,
+    staged,
+    write_side,
+)
+from mindrlhf_msprobe.replay.offline.recorded_call import (
+    RecordedCall,
+    ReplayRequest,
     find_call,
     has_elements,
     operator_calls,
@@ -88,28 +88,28 @@ class Replayed:
         return {"folder": str(self.folder), "sides": sides, "answer": list(self.answer)}
 
 
-def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
+def replay_entry(request: ReplayRequest, *, run: bool = True) -> Replayed:
     """Write the folder of an entry and run its script, in a process of its own.
 
     Args:
-        run: whether the script is run; if not, a network is not asked for, and what it computes
+        run: whether the script is run; if not, no network is needed, and what it computes
             is not judged.
 
     Raises:
         RunError: an entry or its elements are not there, the folder cannot be written, MindSpore
             is missing, or the script failed.
-        UsageError: what is asked for does not fit what was recorded.
+        UsageError: the request does not fit what was recorded.
     """
-    assert asked.entry is not None
-    refuse_inside(refuse_directory(asked.output), asked.runs)
-    place, calls = asked.place, []
-    for path in asked.runs:
-        calls.append(find_call(open_run(path), asked.entry, place))
+    assert request.entry is not None
+    refuse_inside(refuse_directory(request.output), request.runs)
+    place, calls = request.place, []
+    for path in request.runs:
+        calls.append(find_call(open_run(path), request.entry, place))
         place = calls[0].place  # the same in the second run
-    subject, calls = _subject(calls, asked)
-    output = Path(asked.output)
+    subject, calls = _subject(calls, request)
+    output = Path(request.output)
     script, words = str(output / folder.SCRIPT), folder.words_of(language())
-    dtype = floating_dtype(asked.compute_dtype)
+    dtype = floating_dtype(request.compute_dtype)
     network = subject.called is None
     if network and run:
         check_installed()
@@ -119,8 +119,8 @@ def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
         )
         if subject.yaml is not None:
             shutil.copyfile(subject.yaml, made / folder.NETWORK)
-        found = _judged(made, subject, asked, script, run=run)
-    shown = shlex.join(["python", script, *_on(asked.device)])
+        found = _judged(made, subject, request, script, run=run)
+    shown = shlex.join(["python", script, *_on(request.device)])
     written = say("replay.written", folder=str(output), command=shown)
     if found is None:
         return Replayed(output, written)
@@ -133,7 +133,7 @@ def _on(device: str | None) -> list[str]:
 
 
 def _judged(
-    made: Path, subject: _Subject, asked: Asked, script: str, *, run: bool
+    made: Path, subject: _Subject, request: ReplayRequest, script: str, *, run: bool
 ) -> dict[str, Any] | None:
     """Judge what was written, and return what the script says, if it is run.
 
@@ -144,13 +144,13 @@ def _judged(
         from mindrlhf_msprobe.replay.offline.computing import prepare
         from mindrlhf_msprobe.replay.offline.judging import conclude
 
-        prepare(asked.device)
+        prepare(request.device)
         conclude(made, subject.called)
     elif run:  # a network is judged in a process of its own
-        _in_a_process([sys.executable, "-m", _JUDGING, str(made), asked.device or ""], script)
+        _in_a_process([sys.executable, "-m", _JUDGING, str(made), request.device or ""], script)
     if not run:
         return None
-    command = [sys.executable, str(made / folder.SCRIPT), *_on(asked.device), "--json"]
+    command = [sys.executable, str(made / folder.SCRIPT), *_on(request.device), "--json"]
     found = _in_a_process(command, script)
     if "sides" not in found:
         raise ScriptError.saying("replay.failed", script=script, why="")
@@ -171,15 +171,17 @@ class _Subject:
     called: Any = None
 
 
-def _subject(calls: list[Call], asked: Asked) -> tuple[_Subject, list[Call]]:
+def _subject(
+    calls: list[RecordedCall], request: ReplayRequest
+) -> tuple[_Subject, list[RecordedCall]]:
     """Return what is called, and the calls with the attributes that a primitive is made with."""
     call = calls[0]
     operator = None if call.operator is None else operator_of(call.operator)
     if operator is not None and operator.kind != "Primitive":
         python = folder.subject_of_operator(home_of(operator), operator.attribute)
         return _Subject(python, called=operator.original), calls
-    if asked.network is not None:
-        return _Subject(*folder.subject_of_network(asked.network)), calls
+    if request.network is not None:
+        return _Subject(*folder.subject_of_network(request.network)), calls
     if operator is None:
         raise UsageError.saying("replay.needs_network", entry=shortened(call.entry.name))
     from mindrlhf_msprobe.replay.offline.computing import prepare
@@ -244,7 +246,10 @@ _LONGEST_NOTE = 300
 
 
 def replay_operators(
-    asked: Asked, *, seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
+    request: ReplayRequest,
+    *,
+    seed: int = 0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ReplayedOperators:
     """Compute every recorded operator of a run again, in this process, and write the table.
 
@@ -257,26 +262,26 @@ def replay_operators(
     """
     from mindrlhf_msprobe.report.accuracy import replayed_of, write_replayed
 
-    refuse(replayed_of(Path(asked.output)), runs=asked.runs)
-    run = open_run(asked.runs[0])
-    calls = [*operator_calls(run, asked.place)]
+    refuse(replayed_of(Path(request.output)), runs=request.runs)
+    run = open_run(request.runs[0])
+    calls = [*operator_calls(run, request.place)]
     if not calls:
         raise RunError.saying("replay.no_operators", path=run.path)
     check_mindspore()
     from mindrlhf_msprobe.replay.offline.computing import prepare
 
-    prepare(asked.device)
-    dtype = floating_dtype(asked.compute_dtype)
+    prepare(request.device)
+    dtype = floating_dtype(request.compute_dtype)
     found = []
     for number, call in enumerate(calls):
         found.append(_unjudged(_replayed(call, seed + number, dtype), call))
         progress(number + 1, len(calls))
     found.sort(key=lambda one: (VERDICTS.index(one.verdict), -(one.share or 0.0)))
-    table = ReplayedOperators(str(run.path), tuple(found), Path(asked.output))
-    return replace(table, file=write_replayed(table, Path(asked.output)))
+    table = ReplayedOperators(str(run.path), tuple(found), Path(request.output))
+    return replace(table, file=write_replayed(table, Path(request.output)))
 
 
-def _unjudged(row: ReplayedOperator, call: Call) -> ReplayedOperator:
+def _unjudged(row: ReplayedOperator, call: RecordedCall) -> ReplayedOperator:
     """Return a row without a verdict as one that is not judged, where none is to be had.
 
     That is where no floating-point tensor goes in, and none comes out, or the very same here; and
@@ -297,7 +302,7 @@ def _unjudged(row: ReplayedOperator, call: Call) -> ReplayedOperator:
     return replace(row, verdict="unjudged") if row.verdict == "undecided" and nothing else row
 
 
-def _replayed(call: Call, seed: int, compute_dtype: str | None) -> ReplayedOperator:
+def _replayed(call: RecordedCall, seed: int, compute_dtype: str | None) -> ReplayedOperator:
     """Compute one call again."""
     from mindrlhf_msprobe.replay.offline.computing import Recomputed
     from mindrlhf_msprobe.replay.offline.judging import judge

@@ -107,13 +107,13 @@ class Tape:
         self.draws = draws
         self.dtype = np.dtype(dtype)
         self.gradients = True
-        #: Whether equal elements were put in an order that a kernel may choose otherwise.
+        #: Whether equal elements were put in an order that a kernel may choose differently.
         self.ties = False
         #: The largest magnitude on the way, where the precision cannot hold much, and that of
         #: derivatives, where `slopes` asks for them.
         self.reach = 0.0
         self.slopes = False
-        #: How equal operands share a gradient; None: in each draw otherwise.
+        #: How equal operands share a gradient; None: differently in each draw.
         self.sharing: Sharing | None = None
         #: Of the operator that is computed: its kind, name, and the names of keyword arguments.
         self.kind = self.name = ""
@@ -289,7 +289,7 @@ class Gradients:
     """What a backward pass found.
 
     Attributes:
-        of: the gradient of each value that was asked for; None where nothing flows.
+        of: the gradient of each wanted value; None where nothing flows.
         stopped_at: names of operators whose gradient is not known, where one was needed.
     """
 
@@ -305,7 +305,7 @@ def backward(
     Args:
         tape: of the computation.
         outputs: outputs with the gradients that arrive at them.
-        wanted: the values whose gradients are asked for.
+        wanted: the values whose gradients are returned.
     """
     order = _ordered([output for output, _ in outputs])
     kept = {id(value) for value in wanted}

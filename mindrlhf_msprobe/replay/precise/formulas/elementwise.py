@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,16 @@ def _sub(input: Value, other: Operand, alpha: Any = 1) -> Value:
     return input - (other if alpha == 1 else input.tape.of(other) * number(alpha))
 
 
-def _sin(a: Value) -> Value:
-    return a.elementwise(np.sin, lambda a, out: _cos(a), scale=_by_argument)
+_Scale = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def _cos(a: Value) -> Value:
-    return a.elementwise(np.cos, lambda a, out: -_sin(a), scale=_by_argument)
+def _smooth(
+    function: Callable[[np.ndarray], np.ndarray],
+    slope: Callable[[Value], Value],
+    scale: _Scale | None = None,
+) -> Callable[[Value], Value]:
+    """Return a function of single elements, given that of numpy and its derivative."""
+    return lambda a: a.elementwise(function, lambda a, out: slope(a), scale=scale)
 
 
 def _by_argument(out: np.ndarray, a: np.ndarray) -> np.ndarray:
@@ -43,52 +48,32 @@ def _by_argument(out: np.ndarray, a: np.ndarray) -> np.ndarray:
     return np.abs(out) + 0.25 * np.abs(a)
 
 
-def _sinh(a: Value) -> Value:
-    return a.elementwise(np.sinh, lambda a, out: _cosh(a), scale=_of_powers)
-
-
-def _cosh(a: Value) -> Value:
-    return a.elementwise(np.cosh, lambda a, out: _sinh(a), scale=_of_powers)
-
-
 def _of_powers(out: np.ndarray, a: np.ndarray) -> np.ndarray:
     return np.abs(out) * (4 + 0.25 * np.abs(a))
-
-
-def _asin(a: Value) -> Value:
-    return a.elementwise(np.arcsin, lambda a, out: _over_root(a), scale=_of_angle)
-
-
-def _acos(a: Value) -> Value:
-    return a.elementwise(np.arccos, lambda a, out: -_over_root(a), scale=_of_angle)
-
-
-def _over_root(a: Value) -> Value:
-    return 1.0 / (1.0 - a.square()).sqrt()
 
 
 def _of_angle(out: np.ndarray, a: np.ndarray) -> np.ndarray:
     return np.abs(out) + 1
 
 
-def _atan(a: Value) -> Value:
-    return a.elementwise(
-        np.arctan, lambda a, out: 1.0 / (1.0 + a.square()), scale=lambda out, a: 2 * np.abs(out)
-    )
+def _twice(out: np.ndarray, a: np.ndarray) -> np.ndarray:
+    return 2 * np.abs(out)
+
+
+def _over_root(a: Value) -> Value:
+    return 1.0 / (1.0 - a.square()).sqrt()
+
+
+_sin = _smooth(np.sin, lambda a: _cos(a), _by_argument)
+_cos = _smooth(np.cos, lambda a: -_sin(a), _by_argument)
+_sinh = _smooth(np.sinh, lambda a: _cosh(a), _of_powers)
+_cosh = _smooth(np.cosh, lambda a: _sinh(a), _of_powers)
 
 
 def _remainder(a: Value, b: Operand) -> Value:
     if not (a.floating or a.tape.of(b).floating):
         return a.plain(np.mod, b)
     return a - a.plain(np.floor_divide, b) * b  # MindSpore rounds the product
-
-
-def _xlogy(a: Value, b: Operand) -> Value:
-    return a * where(a.plain(lambda a: a == 0), 1.0, b).log()
-
-
-def _log1p(a: Value) -> Value:
-    return a.elementwise(np.log1p, lambda a, out: 1.0 / (a + 1.0))
 
 
 for _names, _classes, _operation in (
@@ -104,7 +89,7 @@ for _names, _classes, _operation in (
     ("logaddexp", "", lambda a, b: b + (a - b).softplus()),
     ("fmod", "Mod", lambda a, b: a - a.plain(lambda a, d: np.trunc(a / d), b) * b),
     ("remainder __mod__ floor_mod", "FloorMod", _remainder),
-    ("xlogy", "Xlogy", _xlogy),
+    ("xlogy", "Xlogy", lambda a, b: a * where(a.plain(lambda a: a == 0), 1.0, b).log()),
     ("type_as view_as_dtype", "", lambda a, b: a.cast(a.tape.of(b).exact.dtype)),
     ("floor_divide floor_div __floordiv__", "FloorDiv", lambda a, b: a.plain(np.floor_divide, b)),
     ("eq equal __eq__", "Equal", lambda a, b: a.plain(np.equal, b)),
@@ -140,7 +125,7 @@ for _names, _classes, _function in (
     ("rsqrt", "Rsqrt", lambda a: 1.0 / a.sqrt()),
     ("reciprocal inv", "Reciprocal", lambda a: 1.0 / a),
     ("exp2", "", lambda a: (a * math.log(2)).exp()),
-    ("log1p", "Log1p", _log1p),
+    ("log1p", "Log1p", _smooth(np.log1p, lambda a: 1.0 / (a + 1.0))),
     ("log2", "", lambda a: a.log() / math.log(2)),
     ("log10", "", lambda a: a.log() / math.log(10)),
     ("sin", "Sin", _sin),
@@ -148,9 +133,9 @@ for _names, _classes, _function in (
     ("tan", "Tan", lambda a: _sin(a) / _cos(a)),
     ("sinh", "Sinh", _sinh),
     ("cosh", "Cosh", _cosh),
-    ("asin arcsin", "Asin", _asin),
-    ("acos arccos", "ACos", _acos),
-    ("atan arctan", "Atan", _atan),
+    ("asin arcsin", "Asin", _smooth(np.arcsin, _over_root, _of_angle)),
+    ("acos arccos", "ACos", _smooth(np.arccos, lambda a: -_over_root(a), _of_angle)),
+    ("atan arctan", "Atan", _smooth(np.arctan, lambda a: 1.0 / (1.0 + a.square()), _twice)),
     ("erfc", "Erfc", lambda a: 1.0 - a.erf()),
     ("frac", "", lambda a: a - a.plain(np.trunc)),
     ("floor", "Floor", lambda a: a.plain(np.floor)),
@@ -177,14 +162,13 @@ def _round(input: Value, decimals: int = 0) -> Value:
 
 @formula("div divide true_divide __truediv__", "Div RealDiv")
 def _div(input: Value, other: Value, rounding_mode: Any = None) -> Value:
+    def truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        quotient = np.trunc(a / b)
+        return quotient if "f" in (a.dtype.kind, b.dtype.kind) else quotient.astype(a.dtype)
+
     if rounding_mode is not None:
-        return input.plain(np.floor_divide if rounding_mode == "floor" else _truncated, other)
+        return input.plain(np.floor_divide if rounding_mode == "floor" else truncated, other)
     return input / other
-
-
-def _truncated(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    quotient = np.trunc(a / b)
-    return quotient if a.dtype.kind == "f" or b.dtype.kind == "f" else quotient.astype(a.dtype)
 
 
 @formula("logit")

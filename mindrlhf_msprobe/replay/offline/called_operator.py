@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.replay.offline.folder import Draw, write_side
-from mindrlhf_msprobe.replay.offline.recorded import Call
+from mindrlhf_msprobe.replay.offline.recorded_call import RecordedCall
 from mindrlhf_msprobe.storage.operators import Attributes, OperatorName
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ _MODULES = (
 _MOST_TRIED = 64
 _MOST_AXES = 8
 #: How far the result may be from the record where attributes cannot all be tried.
-_ALIKE = 1e-2
+_NEAR = 1e-2
 
 
-def is_recorded(call: Call, operator: Operator) -> bool:
+def is_recorded(call: RecordedCall, operator: Operator) -> bool:
     """Return whether all that a primitive is made with was recorded.
 
     Raises:
@@ -123,7 +123,9 @@ def _parameters(operator: Operator) -> list[inspect.Parameter]:
     return [*inspect.signature(operator.owner.__init__).parameters.values()][1:]
 
 
-def attributes_of(call: Call, operator: Operator, draw: Draw | None = None) -> dict[str, Any]:
+def attributes_of(
+    call: RecordedCall, operator: Operator, draw: Draw | None = None
+) -> dict[str, Any]:
     """Return the attributes with which a primitive gives what was recorded, or what is nearest.
 
     Switches and axes are tried; everything else keeps its default. Numbers that were recorded
@@ -151,7 +153,7 @@ def attributes_of(call: Call, operator: Operator, draw: Draw | None = None) -> d
         found = sorted(fitting)
     unknown = [one for one in parameters if one.name not in known]
     certain = all(type(one.default) in (bool, int) for one in unknown)
-    if not found or (not certain and found[0][0] > _ALIKE):
+    if not found or (not certain and found[0][0] > _NEAR):
         raise UsageError.saying("replay.primitive", operator=shown)
     pairs = zip(parameters, found[0][2])
     return {one.name: v for one, v in pairs if v is not one.default and v != one.default}

@@ -41,7 +41,7 @@ class CallPlace:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReplayRequest:
     """What is to be computed again.
 
     Attributes:
@@ -81,7 +81,7 @@ class Half:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class RecordedParameter:
     """A parameter as it was when the call ran.
 
     Attributes:
@@ -101,7 +101,7 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """One call of an operator or of a cell.
 
     Attributes:
@@ -111,14 +111,14 @@ class Call:
         inside: the cells inside it that ran, with their classes.
         attributes: of a primitive, what it is made with; None where that is not known.
         unlike: why the gradients are not those of this run: MindSpore repeated it (recompute), with
-            `other` inputs, or `unknown` ones; "" otherwise.
+            `other` inputs, or `unknown` ones; "" if it did not.
     """
 
     run: Run
     forward: Half
     backward: Half | None
     operator: OperatorName | None
-    parameters: tuple[Parameter, ...] = field(default=())
+    parameters: tuple[RecordedParameter, ...] = field(default=())
     attributes: Attributes | None = field(default=None, hash=False)
     unlike: str = ""
     inside: tuple[tuple[str, str], ...] = ()
@@ -134,7 +134,7 @@ class Call:
         return CallPlace(self.entry.phase, self.entry.step, self.entry.rank)
 
 
-def find_call(run: Run, name: str, place: CallPlace) -> Call:
+def find_call(run: Run, name: str, place: CallPlace) -> RecordedCall:
     """Return a call by the name of its entry, forward or backward.
 
     Args:
@@ -146,7 +146,7 @@ def find_call(run: Run, name: str, place: CallPlace) -> Call:
     """
     wanted = forward_name(name) if direction_of(name) else ""  # a name of no entry has near ones
     near: dict[str, None] = {}
-    found: Call | None = None
+    found: RecordedCall | None = None
     for calls in _places(run, place):
         having = {phase: lines for phase, lines in calls.items() if wanted in lines.by_name}
         if len(having) > 1:
@@ -175,7 +175,7 @@ def _places(run: Run, place: CallPlace) -> Iterator[dict[str, _Lines]]:
             yield {phase: _Lines(run, LayerPlace(phase, step, rank)) for phase in phases}
 
 
-def operator_calls(run: Run, place: CallPlace) -> Iterator[Call]:
+def operator_calls(run: Run, place: CallPlace) -> Iterator[RecordedCall]:
     """Yield every call of an operator that returned tensors, in the order of places and time."""
     for lines in (lines for calls in _places(run, place) for lines in calls.values()):
         lines.read(line for line in lines.by_name.values() if parse_operator(line.entry))
@@ -230,7 +230,7 @@ class _Lines:
         self._entries: dict[str, Entry] = {}
 
     def read(self, lines: Iterable[JournalLine]) -> None:
-        """Read entries that will be asked for together: the directory is listed once."""
+        """Read entries that are needed together: the directory is listed once."""
         entries = self._run.entries_of([*lines], self._at)
         self._entries.update((entry.name, entry) for entry in entries or ())
 
@@ -246,7 +246,7 @@ class _Lines:
         records = {(r.io, r.path): r for r in entry.records}
         return Half(entry, line.values, records, line.recomputed)
 
-    def call(self, name: str) -> Call:
+    def call(self, name: str) -> RecordedCall:
         forward = self._half(name)
         if forward is None:
             raise RunError.saying("replay.unread_entry", path=self._run.path, entry=shortened(name))
@@ -262,12 +262,12 @@ class _Lines:
                 cell, kind = cell_name(other), class_name(other)
                 if kind and cell != around and (around == "root" or cell.startswith(f"{around}.")):
                     inside[cell] = kind
-        return Call(
+        return RecordedCall(
             *(self._run, forward, backward, operator, parameters, attributes, unlike),
             tuple(inside.items()),
         )
 
-    def _parameters(self, entry: Entry, backward: Half | None) -> Iterator[Parameter]:
+    def _parameters(self, entry: Entry, backward: Half | None) -> Iterator[RecordedParameter]:
         """Yield the parameters of a cell and of those inside it, as they were when it ran."""
         self.read(line for line in self.by_name.values() if "parameters" in line.values)
         latest: dict[tuple[str, str], Record] = {}
@@ -285,7 +285,7 @@ class _Lines:
                 if io == "parameters":
                     latest[cell, _unescaped(path)] = record
         for (cell, name), record in latest.items():
-            yield Parameter(cell, name, record, self._gradient(cell, name, entry, backward))
+            yield RecordedParameter(cell, name, record, self._gradient(cell, name, entry, backward))
 
     def _gradient(self, cell: str, name: str, entry: Entry, backward: Half | None) -> Record | None:
         """Return the gradient that a parameter got from one call alone, where that is certain.
@@ -325,7 +325,7 @@ def _unescaped(path: str) -> str:
 _COMPUTED = (Cause.COMPUTATION, Cause.NON_FINITE)
 
 
-def asked_by(comparison: Comparison, output: str, network: str | None) -> Asked:
+def request_of(comparison: Comparison, output: str, network: str | None) -> ReplayRequest:
     """Return the replay, on both sides, of the entry that is to blame.
 
     Args:
@@ -338,11 +338,11 @@ def asked_by(comparison: Comparison, output: str, network: str | None) -> Asked:
     """
     entry, at = _blamed(comparison)
     runs = (comparison.run_a, comparison.run_b)
-    return Asked(runs, entry, output, at, network=network)
+    return ReplayRequest(runs, entry, output, at, network=network)
 
 
 def _blamed(comparison: Comparison) -> tuple[str, CallPlace]:
-    """Return the entry that computed otherwise, and where.
+    """Return the entry that computed differently, and where.
 
     Raises:
         UsageError: the runs do not diverge at something that was computed, or are one run.
