@@ -156,13 +156,20 @@ def _items(name: str, value: Any, expected: Message) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _numbers(of: str) -> Callable[[str, Any], tuple[int, ...]]:
-    def check(name: str, value: Any) -> tuple[int, ...]:
-        number = _whole_number(0)
-        numbers = _items(name, value, message(f"config.list_of_{of}"))
-        return tuple(number(f"{name}[{i}]", item) for i, item in enumerate(numbers))
+def _each(
+    check: Callable[[str, Any], Any], code: str, **params: Any
+) -> Callable[[str, Any], tuple[Any, ...]]:
+    """Return what checks a list item by item; `code`, with its parameters, says what it is."""
 
-    return check
+    def checked(name: str, value: Any) -> tuple[Any, ...]:
+        items = _items(name, value, message(code, **params))
+        return tuple(check(f"{name}[{i}]", item) for i, item in enumerate(items))
+
+    return checked
+
+
+_ranks = _each(_whole_number(0), "config.list_of_ranks")
+_steps = _each(_whole_number(0), "config.list_of_steps")
 
 
 def _patterns(name: str, value: Any) -> tuple[str, ...]:
@@ -185,22 +192,25 @@ def _patterns(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _some_of(*choices: str) -> Callable[[str, Any], tuple[str, ...]]:
+    listed = ", ".join(choices)
+    each = _each(_choice(*choices), "config.list_of", choices=listed)
+
     def check(name: str, value: Any) -> tuple[str, ...]:
-        one, listed = _choice(*choices), ", ".join(choices)
-        items = _items(name, value, message("config.list_of", choices=listed))
+        items = each(name, value)
         if not items:
             raise _fail(name, value, message("config.one_at_least", choices=listed))
-        return tuple(one(f"{name}[{i}]", item) for i, item in enumerate(items))
+        return items
 
     return check
 
 
-def _texts(name: str, value: Any) -> tuple[str, ...]:
-    texts = _items(name, value, message("config.texts"))
-    for i, text in enumerate(texts):
-        if not isinstance(text, str) or not text:
-            raise _fail(f"{name}[{i}]", text, message("config.text"))
-    return texts
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise _fail(name, value, message("config.text"))
+    return value
+
+
+_texts = _each(_text, "config.texts")
 
 
 def _bounds(name: str, value: Any) -> tuple[float, ...]:
@@ -226,38 +236,37 @@ def _scope(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _step_window(name: str, value: Any) -> tuple[int, ...]:
-    window = _numbers("steps")(name, value)
+    window = _steps(name, value)
     if len(window) not in (0, 2) or (window and window[1] < window[0]):
         raise _fail(name, value, message("config.step_window"))
     return window
 
 
+def _pairs(name: str, value: Any, expected: str) -> dict[Any, Any]:
+    if not isinstance(value, (Mapping, type(None))):
+        raise _fail(name, value, message(expected))
+    return dict(value or {})
+
+
 def _runs_of_values(name: str, value: Any) -> dict[str, str]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise _fail(name, value, message("config.replace"))
-    for key, run in value.items():
+    runs = _pairs(name, value, "config.replace")
+    for key, run in runs.items():
         if not isinstance(key, str) or not NAME.fullmatch(key):
             raise _fail(name, key, message("config.value_name"))
         _path(f"{name}.{key}", run)
-    return {key: str(run) for key, run in value.items()}
+    return {key: str(run) for key, run in runs.items()}
 
 
 def _own_phases(name: str, value: Any) -> dict[str, str]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise _fail(name, value, message("config.phases"))
-    standard = {phase.name for phase in PHASES}
-    for phase, role in value.items():
+    phases, standard = _pairs(name, value, "config.phases"), {phase.name for phase in PHASES}
+    for phase, role in phases.items():
         if not isinstance(phase, str) or not NAME.fullmatch(phase):
             raise _fail(name, phase, message("config.phase_name"))
         if phase in standard or _RESERVED_PHASE.fullmatch(phase):
             raise _fail(name, phase, message("config.free_name"))
         if not isinstance(role, str) or not NAME.fullmatch(role) or role == _RESERVED_ROLE:
             raise _fail(f"{name}.{phase}", role, message("config.role"))
-    return dict(value)
+    return phases
 
 
 def _fuzz_thresholds(name: str, value: Any) -> dict[str, float]:
@@ -318,14 +327,14 @@ class ProbeConfig:
     md5: bool = _setting(False, _bool)
     parameters: bool = _setting(True, _bool)
     optimizer_state: bool = _setting(False, _bool)
-    ranks: Sequence[int] = _setting((), _numbers("ranks"))
+    ranks: Sequence[int] = _setting((), _ranks)
     include: Sequence[str] = _setting((), _patterns)
     exclude: Sequence[str] = _setting((), _patterns)
     directions: Sequence[str] = _setting(("forward", "backward"), _some_of("forward", "backward"))
     parts: Sequence[str] = _setting(("input", "output"), _some_of("input", "output"))
     entries: Sequence[str] = _setting((), _texts)
     scope: Sequence[str] = _setting((), _scope)
-    steps: Sequence[int] = _setting((), _numbers("steps"))
+    steps: Sequence[int] = _setting((), _steps)
     step_interval: int = _setting(1, _whole_number(1))
     existing: str = _setting("refuse", _choice("refuse", "resume", "overwrite"))
     strict: bool = _setting(False, _bool)
@@ -524,7 +533,7 @@ def section_of(
 def load_config(source: Any, ignore: Callable[[Message], None] | None = None) -> ProbeConfig:
     """Read the configuration from a YAML path, a mapping, a dataclass or an attribute object.
 
-    If `source` holds a section or attribute `msprobe_config`, that section is taken; otherwise
+    If `source` holds a section or attribute `msprobe_config`, that section is taken; if not,
     `source` is the section itself. An empty section means the defaults: switched off.
 
     Args:

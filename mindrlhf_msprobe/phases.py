@@ -176,8 +176,8 @@ RESPONSES = ("responses", "response", "completions")
 ATTENTION_MASK = ("attention_mask",)
 #: How many tokens each response has.
 LENGTHS = ("response_lengths", "response_length", "completion_lengths", "completion_length")
-#: The tokens that the rollout's log-probabilities are of, in their shape, and what was asked for
-#: them, a row each; −1 behind the end.
+#: The tokens that the rollout's log-probabilities are of, in their shape, and their
+#: prompts, a row each; −1 behind the end.
 ROLLOUT_TOKENS, ROLLOUT_PROMPTS = ("rollout_tokens",), ("rollout_prompts",)
 #: The tokens that the training network's are of, a sample a row, padded before or behind: in the
 #: shape of old_log_prob, or one more column, then it is of the next token.
@@ -248,8 +248,8 @@ def nearest_key(name: str) -> str | None:
         wanted = [word for word in (plain, _letters(name)) if len(word) >= _LEAST_LETTERS]
         near = [n for w in wanted for n in difflib.get_close_matches(w, known, n=1, cutoff=_NEAR)]
         if not near and len(plain) >= _LETTERS:
-            alike = [key for key in known if len(key) == len(plain)]
-            near = difflib.get_close_matches(plain, alike, n=1, cutoff=1 - 1 / len(plain))
+            as_long = [key for key in known if len(key) == len(plain)]
+            near = difflib.get_close_matches(plain, as_long, n=1, cutoff=1 - 1 / len(plain))
         plain = near[0] if near else ""
     return next(iter(difflib.get_close_matches(name.lower(), known[plain], n=1, cutoff=0)), None)
 

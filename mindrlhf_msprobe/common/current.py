@@ -9,31 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import logger, warn
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.config import ProbeConfig
-
-
-class Recording(Protocol):
-    """What is asked of a probe that records; `mindrlhf_msprobe.Probe` is one."""
-
-    @property
-    def config(self) -> ProbeConfig:
-        """What it records."""
-
-    def leave_out_data(self, name: str, why: str | Message) -> None:
-        """Note key data that cannot be recorded."""
-
-    def save_data(self, name: Any = None, data: Any = ..., /, **named: Any) -> None:
-        """Save key data by name."""
-
-    def step(self) -> None:
-        """End the training step."""
+    from mindrlhf_msprobe.probe import Probe
 
 
 class Current:
@@ -59,7 +42,7 @@ class Current:
         self.snapshot: Callable[[Any], Any] = lambda data: data
         self.expected = False
         self.held: list[tuple[str, Any]] | None = None
-        self._probes: list[tuple[Recording, Callable[[Message, BaseException], None]]] = []
+        self._probes: list[tuple[Probe, Callable[[Message, BaseException], None]]] = []
         self.compiled_without: set[str] = set()
         self.recorded: list[tuple[Path, int]] = []
         self.why_not: Message | None = None
@@ -67,7 +50,7 @@ class Current:
         self._logged: set[Message] = set()
         self._missed = False  # whether it was said that there is no probe
 
-    def begin(self, probe: Recording, fault: Callable[[Message, BaseException], None]) -> None:
+    def begin(self, probe: Probe, fault: Callable[[Message, BaseException], None]) -> None:
         """Let a probe be the newest.
 
         Args:
@@ -76,11 +59,11 @@ class Current:
         self._probes.append((probe, fault))
         self._missed = False
 
-    def end(self, probe: Recording) -> None:
+    def end(self, probe: Probe) -> None:
         """Forget a probe, if it is known."""
         self._probes = [known for known in self._probes if known[0] is not probe]
 
-    def save(self, probe: Recording, name: Any, data: Any) -> None:
+    def save(self, probe: Probe, name: Any, data: Any) -> None:
         """Save key data with a probe; what is wrong is said once, and training goes on."""
         if self.held is not None and isinstance(name, str):
             self.held.append((name, self.snapshot(data)))
@@ -102,7 +85,7 @@ class Current:
             self.held = before
 
     @property
-    def probe(self) -> Recording | None:
+    def probe(self) -> Probe | None:
         """The newest probe that records."""
         return self._probes[-1][0] if self._probes else None
 
@@ -111,7 +94,7 @@ class Current:
         if self._probes:
             self._probes[-1][1](what, error)
 
-    def probe_for(self, call: str | Message) -> Recording | None:
+    def probe_for(self, call: str | Message) -> Probe | None:
         """Return the newest probe that records; where there is none, that is said once."""
         if not (self._probes or self.expected or self._missed):
             self._missed = True

@@ -2,7 +2,7 @@
 
 The standard decorator compiles six methods for each frozen class; of some two hundred classes that
 was a quarter of what a command needs before it begins. Here only `__init__` is compiled, when it is
-first asked for: of most classes a command makes no instance. The other methods are the same
+first needed: of most classes a command makes no instance. The other methods are the same
 functions for all classes. What a class can do is the same, except that a frozen class with a field
 that is keyword-only, no argument of `__init__` or an `InitVar` is refused.
 """
@@ -96,7 +96,7 @@ def _check(cls: Any) -> None:
 
 
 class _LaterInit:
-    """Stands for `__init__` until it is asked for, and then compiles it."""
+    """Stands for `__init__` until it is needed, and then compiles it."""
 
     def __init__(self, cls: Any, fields: tuple[dataclasses.Field[Any], ...]) -> None:
         self._cls, self._fields = cls, fields

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 
 LANGUAGES = ("en", "zh")
 _VARIABLES = ("LC_ALL", "LC_MESSAGES", "LANG")  # the first that is set counts, as in a shell
-#: What a caller asked for, which goes before the locale.
+#: What a caller chose, which goes before the locale.
 _CHOSEN: ContextVar[str | None] = ContextVar("language", default=None)
 #: The same for the whole process: its threads have contexts of their own, and so has its end.
 _of_process: str | None = None

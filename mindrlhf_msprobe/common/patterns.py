@@ -1,7 +1,7 @@
 """Regular expressions that may come from a file: matched in time linear in the name.
 
 Python's `re` can need longer than a life for one name. RE2 cannot, but it writes some things
-otherwise, and means something else by others: `\\d` and `\\w` are ASCII there, `\\Z` is unknown,
+differently, and means something else by others: `\\d` and `\\w` are ASCII there, `\\Z` is unknown,
 `$` never stands before a newline at the end. So a pattern is read by Python's own parser and
 written anew for RE2, with Python's meaning; what RE2 has no means for is refused. Two differences
 stay: `\\b` and `\\B` know ASCII letters, digits and `_` only, and where a name ends in a newline,

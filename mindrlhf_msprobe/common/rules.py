@@ -1,4 +1,4 @@
-"""Rules in one order: each declares what it needs, and is asked only where that is there.
+"""Rules in one order: each declares what it needs, and is called only where that is there.
 
 @rule(event(DATA))
 def moved_since(first: FirstDifference) -> Culprit | None: ...

@@ -1,6 +1,6 @@
 """YAML files that users write.
 
-They may come from elsewhere: a file of a few lines can stand for more values than any memory
+They may come from others: a file of a few lines can stand for more values than any memory
 holds (an alias of a list of aliases of …), so what is read is bounded. No real file comes near.
 """
 

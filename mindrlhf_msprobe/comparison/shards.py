@@ -330,7 +330,7 @@ class Sharded:
         return {"part": str(self.path), **counts, "first": shown}
 
 
-def compare_shard(asked: Asked, number: int, of: int, output: _PathLike) -> Sharded:
+def compare_shard(request: Asked, number: int, of: int, output: _PathLike) -> Sharded:
     """Compare what one of several processes is to compare, and write the part.
 
     Args:
@@ -343,18 +343,18 @@ def compare_shard(asked: Asked, number: int, of: int, output: _PathLike) -> Shar
     """
     if not (type(number) is type(of) is int and 1 <= number <= of):
         raise UsageError.saying("error.shard", value=f"{number}/{of}")
-    if asked.first_only:
+    if request.first_only:
         raise UsageError.saying("error.shard_first_only")
     path = Path(output)
     if path.is_dir():
         path /= f"shard_{number}_of_{of}{_SUFFIX}"
-    runs = runs_of(asked)
-    prepared = prepare(asked)
+    runs = runs_of(request)
+    prepared = prepare(request)
     refuse(output_of_part(path), runs=runs)
     held = prepared.rank_steps()
     results = compare_steps(prepared, shard_of(prepared.job, held, number, of))
-    both = os.path.abspath(asked.a), None if asked.b is None else os.path.abspath(asked.b)
-    options = _options(asked, prepared.job)
+    both = os.path.abspath(request.a), None if request.b is None else os.path.abspath(request.b)
+    options = _options(request, prepared.job)
     part = Part(number, of, both, options, tuple(held), _attempts(prepared.job))
     write_part(path, part, results, runs)
     findings = (one for result in results for one in result.findings if one is not None)
@@ -405,26 +405,26 @@ def _attempts(job: Job) -> tuple[dict[int, str], ...]:
     )
 
 
-def _options(asked: Asked, job: Job) -> Options:
+def _options(request: Asked, job: Job) -> Options:
     """Return how the runs are compared, so that it can be said in a file."""
     chosen = job.chosen
     return Options(
         tolerance=job.tolerances,
-        noise=tuple(map(os.path.abspath, repetitions_of(asked))),
+        noise=tuple(map(os.path.abspath, repetitions_of(request))),
         **{
             name: os.path.abspath(given) if isinstance(given, (str, Path)) else given
             for name in _FILES
-            for given in [getattr(asked, name)]
+            for given in [getattr(request, name)]
         },
-        phases=asked.phases and (asked.phases[0], asked.phases[1]),
-        ranks=asked.ranks and (asked.ranks[0], asked.ranks[1]),
-        key_data_only=asked.key_data_only,
+        phases=request.phases and (request.phases[0], request.phases[1]),
+        ranks=request.ranks and (request.ranks[0], request.ranks[1]),
+        key_data_only=request.key_data_only,
         steps=",".join(f"{first}-{last}" for first, last in chosen.steps) or None,
         include=chosen.include,
         exclude=chosen.exclude,
         keys=chosen.keys,
-        common=asked.common,
-        all_rows=asked.all_rows,
+        common=request.common,
+        all_rows=request.all_rows,
     )
 
 

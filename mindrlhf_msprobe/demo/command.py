@@ -42,12 +42,12 @@ EXAMPLE = "ppo_demo.yaml"
 NOT_SYNCHRONISED, ROTARY = "not-synchronised", "rotary-off-by-one"
 ROLLOUT_FAULTS = (NOT_SYNCHRONISED, ROTARY, "lm-head-dtype", "mask-padding", "temperature")
 AS_PLANTED = 0
-OTHERWISE = 1
+NOT_AS_PLANTED = 1
 UNDECIDED = 2
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
-    """Run the demo as the command line asked for; return its exit code.
+    """Run the demo as the command line says; return its exit code.
 
     Raises:
         ConfigError, RunError, UsageError: it could not be decided whether the verdict is right.
@@ -79,12 +79,12 @@ def run_demo(arguments: argparse.Namespace) -> int:
     print(fitted(said, sys.stdout))
     if result.verdict.status is Outcome.INCOMPARABLE:
         return UNDECIDED
-    return AS_PLANTED if right else OTHERWISE
+    return AS_PLANTED if right else NOT_AS_PLANTED
 
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """What the command line asked for, checked before anything heavy is loaded."""
+    """What the command line says, checked before anything heavy is loaded."""
 
     output: Path
     steps: int

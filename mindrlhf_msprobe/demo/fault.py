@@ -181,7 +181,7 @@ class RolloutFault:
 
     @property
     def cell_name(self) -> str | None:
-        """The cell that differs first, or one around it; None where no cell computes otherwise."""
+        """The cell that differs first, or one around it; None where no cell computes wrongly."""
         cell = PLANTERS[self.name].cell
         return None if cell is None else cell.format(last_layer=self.last_layer)
 
@@ -275,7 +275,7 @@ class Planter:
     Args:
         plant: changes a trainer; is given what tells whether the fault is there by now.
         cell: the cell of the rollout network that differs first, or one around it; None where no
-            cell computes otherwise.
+            cell computes wrongly.
         first_token: the generated token that it changes first.
     """
 

@@ -224,7 +224,7 @@ class RolloutMask(nn.Cell):
         """Return the mask of new tokens and all that are then in the cache.
 
         Returns:
-            0 where a new token sees a cached one, and MASKED elsewhere; float32 [batch, 1, new
+            0 where a new token sees a cached one, else MASKED; float32 [batch, 1, new
             tokens, cached tokens].
         """
         length, valid = tokens.shape[1], batch_valid_length.expand_dims(-1)

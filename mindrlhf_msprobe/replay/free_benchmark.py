@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, ops
 
 from mindrlhf_msprobe.capture.cells import is_jitted, named_cells
-from mindrlhf_msprobe.capture.framework.hooks import has_hooks_of_others, unseen
+from mindrlhf_msprobe.capture.framework.hooks import has_hooks_of_others
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, gradients_flow, no_gradients
 from mindrlhf_msprobe.capture.graph.probes import SITES
 from mindrlhf_msprobe.capture.graph.wrappers import number_of
 from mindrlhf_msprobe.capture.opening.observer import CellCall, OperatorCall
-from mindrlhf_msprobe.capture.operators.interception import Interception, not_intercepted
+from mindrlhf_msprobe.capture.operators.interception import not_intercepted
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.common.message import Message, message
@@ -44,6 +43,8 @@ from mindrlhf_msprobe.replay.disturb import (
 from mindrlhf_msprobe.replay.held import (
     PLAIN,
     CannotRepeatError,
+    Drawn,
+    DrawnAgain,
     HeldArguments,
     HeldCall,
     Repeating,
@@ -235,15 +236,23 @@ class _Repeated(HeldCall):
         # What it runs with, through which gradients flow.
         if isinstance(call, CellCall):
             given, parameters = call.given, [*call.cell.get_parameters()]
-            _check_cell(call.cell)
+            for name, one in named_cells(call.cell).items():
+                if is_jitted(one) or number_of(one) in SITES.compiled:
+                    raise CannotRepeatError.saying("benchmark.compiled", cell=name)
+                if has_hooks_of_others(one):
+                    raise CannotRepeatError.saying("benchmark.hooks", cell=name)
             self.held = HeldArguments(*given)
         else:
             given = call.args, call.kwargs
-            _check_operator(call.operator)
+            operator = call.operator
+            if communicates(operator.kind, operator.name):
+                raise _cannot("communicates", operator)
+            if draws(operator.name):
+                raise _cannot("draws", operator)
             self.held = HeldArguments(*given)
             parameters = self.held.parameters
-            if writes(call.operator.name) and (parameters or self._backward or self._fixes):
-                raise _cannot("in_place", call.operator)
+            if writes(operator.name) and (parameters or self._backward or self._fixes):
+                raise _cannot("in_place", operator)
         super().__init__(str(call.entry), call, by_formula=False)
         self._own = given if self._fixes else None
         self._dtypes = {tensor.dtype for tensor in self.held.tensors}
@@ -254,7 +263,6 @@ class _Repeated(HeldCall):
             and not self._backward
             and is_order_free(call.operator.full_name)
         )
-        self._drawn: list[_Drawn] = []
         self._refused: CannotRepeatError | None = None
         self._kernels = OwnKernels(settled=self._mode == NO_CHANGE, differentiated=self._backward)
         self._first: Results = {}
@@ -278,7 +286,7 @@ class _Repeated(HeldCall):
         for _, tensor in tensors_in(output):
             self._dtypes.add(str(tensor.dtype))
         if draws(call.operator.name):
-            self._drawn.append(_Drawn(call.operator, call.args, output))
+            self.drawn.append(Drawn(call.operator, call.args, output))
 
     @property
     def nbytes(self) -> int:
@@ -328,7 +336,8 @@ class _Repeated(HeldCall):
     def _run(self, tensors: Mapping[int, Tensor]) -> Any:
         """Return what it computes of its inputs, with some tensors in the place of others."""
         higher = self._higher()
-        with unseen(), said_where_it_raises(_raised), self.state.again(differentiated=self._fixes):
+        second = self.second_run(self._answers(higher), differentiated=self._fixes)
+        with said_where_it_raises(_raised), second:
             with not_intercepted():
                 if self._own is None:
                     args, kwargs = self.held.rebuilt(tensors)
@@ -338,10 +347,7 @@ class _Repeated(HeldCall):
                     raise CannotRepeatError.saying("benchmark.changed")
                 if higher is not None:
                     args, kwargs = higher.raised(args), higher.raised(kwargs)
-            if self.cell is None:
-                return self._computed(args, kwargs, higher)
-            with Interception(self._answers(higher), network=self.cell):
-                return self._computed(args, kwargs, higher)
+            return self._computed(args, kwargs, higher)
 
     def _computed(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], higher: Higher | None
@@ -354,15 +360,15 @@ class _Repeated(HeldCall):
 
     def _answers(self, higher: Higher | None) -> Callable[..., Any]:
         """Return what computes the operators of a second run: those that draw do so once."""
-        drawn = deque(self._drawn)
+        drawn = DrawnAgain(self.drawn)
 
         def answer(*given: Any) -> Any:
             call = OperatorCall(*given)
             if not draws(call.operator.name):
                 return self._by_kernel(call, higher)
-            if not drawn or drawn[0].operator is not call.operator:
+            if (first := drawn.take(call.operator)) is None:
                 raise _cannot("draws", call.operator)
-            return drawn.popleft().again(call.args)
+            return _drawn_again(first, call.args)
 
         return answer
 
@@ -402,7 +408,12 @@ class _Repeated(HeldCall):
         if self._mode not in DISTURBANCES:
             return {}
         tensors, floating = self.held.tensors, self._floating
-        axis = _axis_of(self.call.args, self.call.kwargs) if self._order_free else None
+        axis = None  # over which an operator reduces; None: all of them
+        if self._order_free:
+            args, kwargs = self.call.args, self.call.kwargs
+            axis = kwargs.get("axis", kwargs.get("dim", args[1] if len(args) > 1 else None))
+            axis = axis[0] if isinstance(axis, (tuple, list)) and axis else axis
+            axis = None if isinstance(axis, bool) or not isinstance(axis, int) else axis
         found = {}
         for n in [n for n in floating if not is_mask(tensors[n].values())] or floating:
             bits = tensors[n].elements
@@ -514,8 +525,8 @@ class _Repeated(HeldCall):
     def _gradient_rows(self) -> list[Row]:
         if gradients_flow():
             raise CannotRepeatError.saying("benchmark.differentiated")
-        if self._drawn:
-            raise _cannot("draws", self._drawn[0].operator)
+        if self.drawn:
+            raise _cannot("draws", self.drawn[0].operator)
         if name := self.state.trained:
             raise CannotRepeatError.saying("benchmark.writes", parameter=name)
         disturbed = self._disturbed()
@@ -548,11 +559,7 @@ class _Repeated(HeldCall):
                 raise CannotRepeatError.saying("benchmark.no_output")
             return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
-        with (
-            unseen(),
-            self.state.again(differentiated=True),
-            Interception(self._answers(higher), network=self.cell),
-        ):
+        with self.second_run(self._answers(higher), differentiated=True):
             with not_intercepted():
                 tensors = [self.held.tensors[n].tensor(bits.get(n)) for n in floating]
                 if higher is not None:
@@ -574,69 +581,37 @@ class _Repeated(HeldCall):
         return _results((name, g) for name, g in found if isinstance(g, Tensor))
 
 
-def _check_cell(cell: nn.Cell) -> None:
-    """Raise CannotRepeatError where a cell holds what does not run again."""
-    for name, one in named_cells(cell).items():
-        if is_jitted(one) or number_of(one) in SITES.compiled:
-            raise CannotRepeatError.saying("benchmark.compiled", cell=name)
-        if has_hooks_of_others(one):
-            raise CannotRepeatError.saying("benchmark.hooks", cell=name)
-
-
-def _check_operator(operator: Operator) -> None:
-    """Raise CannotRepeatError where an operator does more than computing."""
-    if communicates(operator.kind, operator.name):
-        raise _cannot("communicates", operator)
-    if draws(operator.name):
-        raise _cannot("draws", operator)
-
-
 def _cannot(why: str, operator: Operator) -> CannotRepeatError:
     return CannotRepeatError.saying(f"benchmark.{why}", operator=operator.full_name)
-
-
-def _axis_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-    """Return an axis over which an operator reduces; None: all of them."""
-    found = kwargs.get("axis", kwargs.get("dim", args[1] if len(args) > 1 else None))
-    if isinstance(found, (tuple, list)) and found:
-        found = found[0]
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
 def _raised(error: str) -> CannotRepeatError:
     return CannotRepeatError.saying("benchmark.raised", why=error.splitlines()[0][:200])
 
 
-@dataclass(frozen=True)
-class _Drawn:
-    """What an operator drew in the first run."""
+def _drawn_again(drawn: Drawn, args: tuple[Any, ...]) -> Any:
+    """Return the same draw of other operands.
 
-    operator: Operator
-    args: tuple[Any, ...]
-    output: Any
-
-    def again(self, args: tuple[Any, ...]) -> Any:
-        """Return the same draw of other operands.
-
-        A dropout leaves out the same elements again; of any other operator it is the same output.
-        """
-        first = self.output[0] if isinstance(self.output, tuple) else self.output
-        given = next((a for a in self.args if isinstance(a, Tensor)), None)
-        new = next((a for a in args if isinstance(a, Tensor)), None)
-        if "ropout" not in self.operator.name or given is None or new is None:
-            return self.output
-        if given.shape != first.shape or new.shape != first.shape:
-            return self.output
-        before, after = _values(given), _values(first)
-        if before is None or after is None:
-            return self.output
-        # By what each element was multiplied.
-        kept = after != 0
-        factors = np.abs(after[kept].astype(np.float64) / before[kept].astype(np.float64))
-        scale = float(np.median(factors)) if factors.size else 1.0
-        mask = np.where(kept, scale, 0.0).astype(np.float32)
-        dropped = new * Tensor(mask).astype(new.dtype)
-        return (dropped, *self.output[1:]) if isinstance(self.output, tuple) else dropped
+    A dropout leaves out the same elements again; of any other operator it is the same output.
+    """
+    output = drawn.output
+    first = output[0] if isinstance(output, tuple) else output
+    given = next((a for a in drawn.args if isinstance(a, Tensor)), None)
+    new = next((a for a in args if isinstance(a, Tensor)), None)
+    if "ropout" not in drawn.operator.name or given is None or new is None:
+        return output
+    if given.shape != first.shape or new.shape != first.shape:
+        return output
+    before, after = _values(given), _values(first)
+    if before is None or after is None:
+        return output
+    # By what each element was multiplied.
+    kept = after != 0
+    factors = np.abs(after[kept].astype(np.float64) / before[kept].astype(np.float64))
+    scale = float(np.median(factors)) if factors.size else 1.0
+    mask = np.where(kept, scale, 0.0).astype(np.float32)
+    dropped = new * Tensor(mask).astype(new.dtype)
+    return (dropped, *output[1:]) if isinstance(output, tuple) else dropped
 
 
 def _like(output: Any, again: Any) -> Any:

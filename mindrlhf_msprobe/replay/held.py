@@ -2,21 +2,23 @@
 
 What a call may depend on and change is noted before its first run: its arguments (`HeldArguments`),
 and the process's random generators, the Python attributes of cells, and parameters that are written
-(`State`). The second run begins with that (`State.again`), and afterwards everything is as the
-first run left it. No gradient is computed through the second run, unless it is handed on. What
-computes in the second run is its user's: kernels on disturbed inputs or in a higher precision
-(`benchmark`), or formulas of float64 (`second_opinion`).
+(`State`); and while it runs, what its operators drew (`Drawn`). The second run begins with that,
+and afterwards everything is as the first run left it (`HeldCall.second_run`). No gradient is
+computed through the second run, unless it is handed on. What computes in it is its user's: kernels
+on disturbed inputs or in a higher precision (`free_benchmark`), or formulas of float64
+(`second_opinion`).
 """
 
 from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
-from types import BuiltinFunctionType, FunctionType, MethodType, TracebackType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import mindspore
@@ -24,6 +26,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.cells import named_cells
+from mindrlhf_msprobe.capture.framework.hooks import unseen
 from mindrlhf_msprobe.capture.framework.private import (
     CASTING,
     HOOK_PREFIX,
@@ -38,6 +41,8 @@ from mindrlhf_msprobe.capture.opening.observer import (
     ObservedCall,
     OperatorCall,
 )
+from mindrlhf_msprobe.capture.operators.interception import Handle, Interception
+from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.capture.tensors.tree import fields_of
 from mindrlhf_msprobe.common.message import SpokenError
@@ -103,30 +108,6 @@ def _same_items(container: Any, held: Any) -> bool:
     return all(a is b for a, b in zip(container, held))
 
 
-class _Generators:
-    """The states of the process's random generators.
-
-    Args:
-        mindspores: whether MindSpore's is one of them: it takes as long as a small cell.
-    """
-
-    def __init__(self, *, mindspores: bool) -> None:
-        self._python = random.getstate()
-        self._numpy: Any = np.random.get_state()
-        self._mindspore = mindspore.get_rng_state().asnumpy().copy() if mindspores else None
-
-    def put_back(self) -> None:
-        if random.getstate() != self._python:
-            random.setstate(self._python)
-        now: Any = np.random.get_state()
-        if any(not np.array_equal(a, b) for a, b in zip(now, self._numpy)):
-            np.random.set_state(self._numpy)
-        if self._mindspore is None:
-            return
-        if not np.array_equal(mindspore.get_rng_state().asnumpy(), self._mindspore):
-            mindspore.set_rng_state(Tensor(self._mindspore))
-
-
 class State:
     """What a call may depend on and change beside its arguments, as it is now.
 
@@ -138,7 +119,10 @@ class State:
     def __init__(self, cell: nn.Cell | None, *, by_formula: bool) -> None:
         self._cell, self._by_formula = cell, by_formula
         self._cells = [] if cell is None else [*named_cells(cell).values()]
-        self._generators = _Generators(mindspores=not by_formula)
+        self._python: Any = random.getstate()
+        self._numpy: Any = np.random.get_state()
+        # MindSpore's generator takes as long as a small cell.
+        self._mindspore: Any = None if by_formula else mindspore.get_rng_state().asnumpy().copy()
         self._attributes = [_Attributes(one) for one in self._cells]
         self._parameters: dict[int, tuple[Parameter, np.ndarray]] = {}
 
@@ -177,14 +161,28 @@ class State:
                     contexts.enter_context(no_gradients())
                 yield
         except Exception as error:
-            _end_casts(error.__traceback__)
+            # MindSpore leaves the casts of cells with `to_float` on that an exception passes.
+            trace = error.__traceback__
+            while trace is not None:
+                cell = trace.tb_frame.f_locals.get("self")
+                casts = getattr(cell, "mixed_precision_type", None) is not None
+                if casts and trace.tb_frame.f_code is CASTING:
+                    close_cast()
+                trace = trace.tb_next
             raise
         finally:
             after._put_back()
 
     def _put_back(self) -> None:
         """Let everything be as it was when this was made; what has not changed is not touched."""
-        self._generators.put_back()
+        if random.getstate() != self._python:
+            random.setstate(self._python)
+        now: Any = np.random.get_state()
+        if any(not np.array_equal(a, b) for a, b in zip(now, self._numpy)):
+            np.random.set_state(self._numpy)
+        drawn_of = None if self._mindspore is None else mindspore.get_rng_state().asnumpy()
+        if drawn_of is not None and not np.array_equal(drawn_of, self._mindspore):
+            mindspore.set_rng_state(Tensor(self._mindspore))
         for one in self._attributes:
             one.put_back()
         for parameter, elements in self._parameters.values():
@@ -194,6 +192,32 @@ class State:
                     ops.assign(parameter, tensor_of(elements, str(parameter.dtype)))
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What an operator that draws random numbers was given and returned in the first run.
+
+    Attributes:
+        output: of a call that formulas answer, on the host.
+    """
+
+    operator: Operator
+    args: tuple[Any, ...]
+    output: Any
+
+
+class DrawnAgain:
+    """What a call drew, operator by operator, for its second run."""
+
+    def __init__(self, drawn: Iterable[Drawn]) -> None:
+        self._left = deque(drawn)
+
+    def take(self, operator: Operator) -> Drawn | None:
+        """Return what an operator drew the first time; None if another one drew then."""
+        if not self._left or self._left[0].operator.full_name != operator.full_name:
+            return None
+        return self._left.popleft()
+
+
 class HeldCall:
     """A call as it began, from which it can run again.
 
@@ -201,6 +225,7 @@ class HeldCall:
         entry: its forward entry.
         call: what is called, with what.
         cell: None of an operator.
+        drawn: what the operators drew that ran inside it.
         state: what it depends on beside its arguments; None of an operator that formulas answer,
             and of what has run again.
     """
@@ -208,8 +233,24 @@ class HeldCall:
     def __init__(self, entry: str, call: CellCall | OperatorCall, *, by_formula: bool) -> None:
         self.entry, self.call = entry, call
         self.cell = call.cell if isinstance(call, CellCall) else None
+        self.drawn: list[Drawn] = []
         none = by_formula and self.cell is None
         self.state: State | None = None if none else State(self.cell, by_formula=by_formula)
+
+    @contextmanager
+    def second_run(self, answer: Handle, *, differentiated: bool = False) -> Iterator[None]:
+        """Let a second run begin as the first one did, its operators answered by `answer`.
+
+        Args:
+            differentiated: as in `State.again`.
+        """
+        assert self.state is not None
+        with (
+            unseen(),
+            self.state.again(differentiated=differentiated),
+            Interception(answer, network=self.cell),
+        ):
+            yield
 
 
 class Repeating(CallObserver):
@@ -263,16 +304,6 @@ def tensor_of(elements: np.ndarray, dtype: str) -> Tensor:
     if dtype == "BFloat16":
         return Tensor(values_of(elements, dtype), mindspore.bfloat16)
     return Tensor(np.array(elements))
-
-
-def _end_casts(trace: TracebackType | None) -> None:
-    """End the casts of cells with `to_float` that an exception passed: MindSpore leaves them on."""
-    while trace is not None:
-        if trace.tb_frame.f_code is CASTING:
-            cell = trace.tb_frame.f_locals.get("self")
-            if getattr(cell, "mixed_precision_type", None) is not None:
-                close_cast()
-        trace = trace.tb_next
 
 
 #: What a call may be given and return that no second run changes.

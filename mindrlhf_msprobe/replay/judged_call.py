@@ -20,7 +20,7 @@ from mindrlhf_msprobe.replay.held import HeldCall
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, judge
 from mindrlhf_msprobe.replay.precise.tape import Precision
 from mindrlhf_msprobe.replay.precise.values import Value, leaves_of, replaced
-from mindrlhf_msprobe.replay.second_run import Drawn, SecondRun, host_values
+from mindrlhf_msprobe.replay.second_run import SecondRun, host_values
 
 
 class JudgedCall(HeldCall):
@@ -36,7 +36,6 @@ class JudgedCall(HeldCall):
             looked at by itself.
         met: how many operators ran in it that compute floating numbers.
         uses: of parameters by their ids, how many of those took it.
-        drawn: what random operators gave in it.
         run: the second computation, kept until its gradients have come.
         overflowed: whether an output is beyond what its dtype holds.
         output: what it returned.
@@ -59,7 +58,6 @@ class JudgedCall(HeldCall):
         self.alone = False
         self.met = 0
         self.uses: Counter[int] = Counter()
-        self.drawn: list[Drawn] = []
         self.output: Any = None
         self.outputs: list[Value | None] = []
         self.precision: Precision | None = None

@@ -27,6 +27,7 @@ from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.replay.held import (
     CannotRepeatError,
+    Drawn,
     Repeating,
     Running,
     State,
@@ -184,7 +185,7 @@ class SecondOpinion(Repeating):
         if is_random and self.running:
             drawn = replaced(output, lambda x: host_values(x) if isinstance(x, Tensor) else x)
             for one in self.running:
-                one.drawn.append((call.operator.full_name, drawn))
+                one.drawn.append(Drawn(call.operator, (), drawn))
 
     def _judge_output(self, call: JudgedCall, output: Any) -> None:
         """Compute again what has returned, and judge what it returned."""

@@ -32,7 +32,7 @@ from mindrlhf_msprobe.capture.operators.interception import (
 )
 from mindrlhf_msprobe.capture.operators.inventory import Operator, Replaced
 from mindrlhf_msprobe.capture.tensors.summary import to_host
-from mindrlhf_msprobe.replay.held import CannotRepeatError
+from mindrlhf_msprobe.replay.held import CannotRepeatError, Drawn, DrawnAgain
 from mindrlhf_msprobe.replay.kernels import NoAnswerError, by_kernel
 from mindrlhf_msprobe.replay.kinds import (
     communicates,
@@ -61,9 +61,6 @@ from mindrlhf_msprobe.replay.precise.values import (
     leaves_of,
     replaced,
 )
-
-#: What a random operator was given first and what it returned, in the order of the calls.
-Drawn = tuple[str, Any]
 
 #: What looks at its arguments, or computes while a graph would be compiled.
 _LOOKS = frozenset(["DType", "DTypeId", "Shape", "TensorShape", "Rank", "Size", "ProxyOp"])
@@ -181,7 +178,7 @@ class SecondRun:
 
     Args:
         precision: of the computation that is judged.
-        drawn: what random operators gave the first time, in order.
+        drawn: what random operators drew the first time, in order.
         seed: of the draws of rounding.
         dtype: what is computed in.
     """
@@ -195,7 +192,7 @@ class SecondRun:
         dtype: Any = np.float64,
     ) -> None:
         self.tape = Tape(precision, seed=seed, dtype=dtype)
-        self._drawn = [*drawn]
+        self._drawn = DrawnAgain(drawn)
         self._known: dict[int, tuple[Any, Value]] = {}  # by id of the tensor, which is held
         self._own: set[int] = set()  # made by this run
         self._viewed: set[int] = set()  # sharing their memory with others
@@ -233,7 +230,13 @@ class SecondRun:
         if cell is not None:
             for inside in named_cells(cell).values():
                 self._note_constants([*vars(inside).values()])
-        with Interception(self._handle, nested=True), _PLAIN_CELLS.entered(self._transposed):
+
+        def transposed(tensor: Tensor) -> Any:
+            """Return what the property `T` of a tensor gives."""
+            value = self._value(tensor)
+            return self._made(value.transpose(range(value.ndim)[::-1]), str(tensor.dtype).lower())
+
+        with Interception(self._handle, nested=True), _PLAIN_CELLS.entered(transposed):
             returned = function(*args, **kwargs)
         outputs: list[Value | None] = []
         for leaf in leaves_of(returned):
@@ -303,11 +306,6 @@ class SecondRun:
         if id(tensor) in self.parameters and not given:
             self.uses[id(tensor)] = self.uses.get(id(tensor), 0) + 1
         return known[1]
-
-    def _transposed(self, tensor: Tensor) -> Any:
-        """Return what the property `T` of a tensor gives."""
-        value = self._value(tensor)
-        return self._made(value.transpose(range(value.ndim)[::-1]), str(tensor.dtype).lower())
 
     def _lifted(self, value: Any) -> Any:
         def lifted(leaf: Any) -> Any:
@@ -419,10 +417,10 @@ class SecondRun:
     def _drawn_before(self, call: OperatorCall) -> Any:
         """Return what a random operator gives with the numbers it drew the first time."""
         operator, args, kwargs = call.operator, call.args, call.kwargs
-        known = "alpha" not in operator.name.lower()  # that of alpha_dropout is no mask
-        if not self._drawn or self._drawn[0][0] != operator.full_name or not known:
+        drawn = self._drawn.take(operator)
+        if drawn is None or "alpha" in operator.name.lower():  # that of alpha_dropout is no mask
             raise CannotRepeatError.saying("second.random", operator=operator.full_name)
-        _, before = self._drawn.pop(0)
+        before = drawn.output
         if "dropout" not in operator.name.lower():
             if in_place(operator.name):
                 raise CannotRepeatError.saying("second.in_place", operator=operator.full_name)

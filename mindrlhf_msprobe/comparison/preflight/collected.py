@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,13 @@ def compare_sides(a: Snapshot, b: Snapshot) -> Preflight:
     differences = [*found.differences]
     if collections == 2:
         differences += _own_sections(a, b, notes)
-    differences.sort(key=_order)
+
+    def order(difference: Difference) -> tuple[bool, bool, int]:
+        section = difference.section
+        is_place = Trait.PATHS in KINDS[section] and difference.is_place
+        return difference.is_of_recording, is_place, [*KINDS].index(section)
+
+    differences.sort(key=order)
     if len(differences) > MAX_DIFFERENCES:
         left_out = len(differences) - MAX_DIFFERENCES
         last = differences[MAX_DIFFERENCES].section
@@ -102,20 +107,14 @@ def compare_sides(a: Snapshot, b: Snapshot) -> Preflight:
 
 
 def _without_statistics(side: Snapshot, notes: Notes) -> Snapshot:
-    """Return a side without what a pack says otherwise than a collection."""
+    """Return a side without what a pack says in another form than a collection."""
     if side.collected is None:
         return side
-    otherwise = kinds_with(Trait.OTHER_IN_PACKS)
-    for section in otherwise if side.is_pack else ():
+    left_out = kinds_with(Trait.OTHER_IN_PACKS)
+    for section in left_out if side.is_pack else ():
         if section in side.collected:
             notes.about("of_pack", section)
-    return side.with_content({n: of for n, of in side.collected.items() if n not in otherwise})
-
-
-def _order(difference: Difference) -> tuple[bool, bool, int]:
-    section = difference.section
-    is_place = Trait.PATHS in KINDS[section] and difference.is_place
-    return difference.is_of_recording, is_place, [*KINDS].index(section)
+    return side.with_content({n: of for n, of in side.collected.items() if n not in left_out})
 
 
 def _with_common_configurations(
@@ -145,29 +144,25 @@ def _paired(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, str]:
 
 def _own_sections(a: Snapshot, b: Snapshot, notes: Notes) -> Iterator[Difference]:
     """Yield what differs in the sections that only collections have."""
+    versions = {name for side in (a, b) for name in side.section("versions") or {}}
+
+    def packages(*sides: Any) -> Iterator[Found]:
+        """Yield the packages that differ, without those which stand among the versions."""
+        *both, notes = sides
+        left, right = ({n: v for n, v in of.items() if n not in versions} for of in both)
+        yield from compare("packages", left, right, notes)
+
     yield from calls_apart(a, b, notes)
     comparing: dict[str, Callable[[Any, Any, Notes], Iterator[Found]]] = {
         "checkpoints": _checkpoints,
         "data": _data,
         "script": _script,
-        "packages": partial(_packages, {*_versions(a), *_versions(b)}),
+        "packages": packages,
     }
     for section, found in comparing.items():
         sides = a.section(section), b.section(section)
         if notes.both_know(section, *sides, neither=False):
             yield from differences_of(section, found(*sides, notes))
-
-
-def _versions(side: Snapshot) -> dict[str, Any]:
-    return side.section("versions") or {}
-
-
-def _packages(
-    known: set[str], a: dict[str, Any], b: dict[str, Any], notes: Notes
-) -> Iterator[Found]:
-    """Yield the packages that differ, without those which stand among the versions."""
-    left, right = ({n: v for n, v in of.items() if n not in known} for of in (a, b))
-    yield from compare("packages", left, right, notes)
 
 
 def _script(a: dict[str, Any], b: dict[str, Any], notes: Notes) -> Iterator[Found]:
@@ -276,7 +271,7 @@ _Pair = tuple[_Call | None, _Call | None]
 
 
 def calls_apart(a: Snapshot, b: Snapshot, notes: Notes) -> Iterator[Difference]:
-    """Yield where two scripts seed or draw otherwise.
+    """Yield where two scripts seed or draw differently.
 
     Lines may have moved: places are the same by file, function and code, else by file and function,
     else as the only one of the random function that is left over.
@@ -353,7 +348,7 @@ def _calls_paired(a: list[_Call], b: list[_Call]) -> Iterator[_Pair]:
 def _pair_apart(
     pair: _Pair, stopped: Sequence[bool], notes: Notes
 ) -> Iterator[tuple[str, str, Any, Any]]:
-    """Yield section, name and both values where a place seeds or draws otherwise."""
+    """Yield section, name and both values where a place seeds or draws differently."""
     a, b = pair
     if a is None or b is None:
         call = a or b or {}

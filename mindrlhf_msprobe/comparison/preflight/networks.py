@@ -306,7 +306,7 @@ def first_apart(a: Timeline, b: Timeline, last: float) -> tuple[int | None, Any,
         left, right = _values(a, step), _values(b, step)
         for i in range(max(len(left), len(right))):
             mine, other = left[min(i, len(left) - 1)], right[min(i, len(right) - 1)]
-            if not _alike(mine, other):
+            if not _same_values(mine, other):
                 return None if step == first else step, mine, other
     return None, SAME, SAME
 
@@ -317,11 +317,11 @@ def _values(timeline: Timeline, step: int) -> list[Any]:
     return [value for at, value in timeline if at == step] or before
 
 
-def _alike(a: Any, b: Any) -> bool:
+def _same_values(a: Any, b: Any) -> bool:
     if isinstance(a, tuple):  # a mode
         return bool(a == b)
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        return all(_alike(x, y) for x, y in zip(a, b))
+        return all(_same_values(x, y) for x, y in zip(a, b))
     return same(a, b)
 
 

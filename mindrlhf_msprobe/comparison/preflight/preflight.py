@@ -255,7 +255,7 @@ def _note_resumed(name: str, file: RunFile, other: RunFile, notes: Notes) -> Non
                 notes.add("not_restored", **known, began=first)
 
 
-def resumed_otherwise(preflight: Preflight, step: int, *, at_step: bool = False) -> Messages:
+def resumed_differently(preflight: Preflight, step: int, *, at_step: bool = False) -> Messages:
     """Return which run went on with another state of an optimizer, before a step.
 
     Args:

@@ -18,7 +18,7 @@ from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA, END
 from mindrlhf_msprobe.comparison.preflight.preflight import (
     OwnStep,
     remark,
-    resumed_otherwise,
+    resumed_differently,
     without_consequences,
 )
 from mindrlhf_msprobe.comparison.verdict.axes import with_axes
@@ -126,7 +126,7 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
     role = phase.role if phase else None
     hint = remark(preflight, role, known=bool(checks), drawn=drawn)
     if drawn and found.cause is not Cause.COMPUTATION:
-        hint = (*hint, *resumed_otherwise(preflight, finding.step))
+        hint = (*hint, *resumed_differently(preflight, finding.step))
     if first.is_of_state and (resumed := _resumed(first, preflight)):
         why, hint = (message("explanation.state_of_resumed"), *resumed), ()
     if culprit is not None:
@@ -162,7 +162,7 @@ def _resumed(first: FirstDifference, preflight: Preflight) -> Messages:
     As the runs' settings say, or as its own state after the step before says.
     """
     step, entry, history = first.finding.step, first.called, first.history
-    if said := resumed_otherwise(preflight, step, at_step=True):
+    if said := resumed_differently(preflight, step, at_step=True):
         return said
     for name, view in zip("AB", history.sides):
         own_step, own_rank = view.own(step, history.rank)

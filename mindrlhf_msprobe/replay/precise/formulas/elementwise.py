@@ -31,6 +31,7 @@ def _sub(input: Value, other: Operand, alpha: Any = 1) -> Value:
     return input - (other if alpha == 1 else input.tape.of(other) * number(alpha))
 
 
+_Function = Callable[[Value], Value]
 _Scale = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -38,7 +39,7 @@ def _smooth(
     function: Callable[[np.ndarray], np.ndarray],
     slope: Callable[[Value], Value],
     scale: _Scale | None = None,
-) -> Callable[[Value], Value]:
+) -> _Function:
     """Return a function of single elements, given that of numpy and its derivative."""
     return lambda a: a.elementwise(function, lambda a, out: slope(a), scale=scale)
 
@@ -64,10 +65,10 @@ def _over_root(a: Value) -> Value:
     return 1.0 / (1.0 - a.square()).sqrt()
 
 
-_sin = _smooth(np.sin, lambda a: _cos(a), _by_argument)
-_cos = _smooth(np.cos, lambda a: -_sin(a), _by_argument)
-_sinh = _smooth(np.sinh, lambda a: _cosh(a), _of_powers)
-_cosh = _smooth(np.cosh, lambda a: _sinh(a), _of_powers)
+_sin: _Function = _smooth(np.sin, lambda a: _cos(a), _by_argument)
+_cos: _Function = _smooth(np.cos, lambda a: -_sin(a), _by_argument)
+_sinh: _Function = _smooth(np.sinh, lambda a: _cosh(a), _of_powers)
+_cosh: _Function = _smooth(np.cosh, lambda a: _sinh(a), _of_powers)
 
 
 def _remainder(a: Value, b: Operand) -> Value:
