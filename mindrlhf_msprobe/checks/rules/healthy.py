@@ -14,7 +14,7 @@ from mindrlhf_msprobe.checks.names import Named, pattern_of
 from mindrlhf_msprobe.checks.rule import HEALTHY, rule, steps
 from mindrlhf_msprobe.checks.views import Step, place_of
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.findings.health import Evidence, Severity
+from mindrlhf_msprobe.findings.health import Evidence
 from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float, non_finite, statistic
 from mindrlhf_msprobe.storage.columns.reading import columns_of
@@ -133,7 +133,6 @@ _MOST_NAMES = 200_000
 @rule(
     "healthy.range",
     needs=(HEALTHY,),
-    severity=Severity.WARNING,
     thresholds={"decades": 0.5},
     follows=("non_finite.*", "healthy.*", "weights.*", "rl.*"),
 )
@@ -306,7 +305,6 @@ _Called = tuple[str, str] | str
 @rule(
     "healthy.drift",
     needs=(HEALTHY, steps(_LEAST_STEPS)),
-    severity=Severity.WARNING,
     thresholds={"slack": 0.5, "decision": 15.0},
     causes=("check_healthy.cause_settings", "check_healthy.cause_precision"),
     follows=("non_finite.*", "healthy.*", "weights.*", "rl.*"),

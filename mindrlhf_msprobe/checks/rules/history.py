@@ -100,7 +100,6 @@ def _is_activation(name: str) -> bool:
 @rule(
     "history.dead",
     needs=(LAYERS, steps(2)),
-    severity=Severity.WARNING,
     causes=("check_history.cause_dead",),
     follows=("non_finite.*", "history.*", "weights.*"),
     names=_is_activation,
@@ -173,7 +172,6 @@ _Shown = tuple[Place, dict[str, Any]]
 @rule(
     "history.kurtosis",
     needs=(LAYERS,),
-    severity=Severity.WARNING,
     thresholds={"deviations": 5.0, "factor": 4.0, "least": 10.0, "high": 1000.0},
     causes=("check_history.cause_outlier", "check_history.cause_batch"),
     follows=("non_finite.*", "history.*", "weights.*"),
@@ -324,7 +322,6 @@ _LAYER = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
 @rule(
     "history.jump",
     needs=(steps(LEAST_PAST + 1),),
-    severity=Severity.WARNING,
     thresholds={"deviations": 10.0, "factor": 4.0},
     causes=("check_history.cause_batch", "check_history.cause_learning_rate"),
     follows=("non_finite.*", "history.*", "rl.*", "weights.*"),
@@ -410,7 +407,6 @@ def _are_forward(rows: Rows) -> np.ndarray:
 @rule(
     "history.gradients",
     needs=(GRADIENTS,),
-    severity=Severity.WARNING,
     thresholds={"ratio": 1e4},
     causes=("check_history.cause_initialisation", "check_history.cause_normalisation"),
     follows=("non_finite.*", "history.*", "weights.*"),
@@ -460,7 +456,6 @@ _MOST_ELEMENTS = 1 << 24  # of a router's output that are read
 @rule(
     "history.routing",
     needs=(LAYERS,),
-    severity=Severity.WARNING,
     thresholds={"share": 0.95},
     causes=("check_history.cause_balance", "check_history.cause_router"),
     follows=("non_finite.*",),

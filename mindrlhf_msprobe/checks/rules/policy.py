@@ -58,7 +58,6 @@ _LEAST_NEGATIVE = 3
 @rule(
     "rl.reference",
     needs=(key(*REF_LOG_PROB), key(*OLD_LOG_PROB)),
-    severity=Severity.WARNING,
     causes=("check_rl.cause_reference_weights", "check_rl.cause_reference_settings"),
     follows=("non_finite.*", "weights.*"),
     live=True,
@@ -105,7 +104,6 @@ def reference(step: Step, check: Check) -> Iterator[Found]:
 @rule(
     "rl.ratio",
     needs=(key("ratio", *LOG_PROB), key(*OLD_LOG_PROB)),
-    severity=Severity.WARNING,
     causes=("check_rl.cause_old_weights", "check_rl.cause_dropout", "check_rl.cause_temperature"),
     follows=("non_finite.*", "weights.*"),
     live=True,
@@ -183,7 +181,6 @@ def _against_old(step: Step, new: KeyDatum, allowed: float) -> float | None:
 @rule(
     "rl.kl_negative",
     needs=(key("kl", "kl_loss"),),
-    severity=Severity.WARNING,
     causes=("check_rl.cause_kl_sign", "check_rl.cause_kl_rows"),
     follows=("non_finite.*",),
 )
@@ -237,7 +234,6 @@ class KLNegative:
 @rule(
     "rl.clip_fraction",
     needs=(key("ratio"), steps(_LEAST_CLIPPED)),
-    severity=Severity.WARNING,
     thresholds={"fraction": 0.5},
     causes=("check_rl.cause_learning_rate", "check_rl.cause_old_weights"),
     follows=("non_finite.*", "rl.ratio", "history.*"),
@@ -272,7 +268,6 @@ def clip_fraction(step: Step, check: Check) -> Iterator[Found]:
 @rule(
     "rl.entropy_collapse",
     needs=(key("entropy", *LOG_PROB), steps(6)),
-    severity=Severity.WARNING,
     thresholds={"share": 0.1},
     causes=("check_rl.cause_learning_rate", "check_rl.cause_entropy_bonus"),
     follows=("non_finite.*", "rl.*"),
@@ -316,7 +311,6 @@ def _distance(one: np.ndarray, other: np.ndarray) -> float | None:
 @rule(
     "rl.policy_version",
     needs=(key(POLICY_VERSION), key(WORKER_VERSION)),
-    severity=Severity.WARNING,
     causes=("check_rl.cause_not_synchronised",),
     live=True,
 )
@@ -366,7 +360,6 @@ _SHOWN = {"mean": DIFF_MEAN, "p99": DIFF_P99, "max": DIFF_MAX, "kl": KL}
 @rule(
     "rl.rollout_gap",
     needs=(key(*ROLLOUT_LOG_PROB), key(*OLD_LOG_PROB, LOSS_INPUTS)),
-    severity=Severity.WARNING,
     thresholds={"probability": 0.01, "float32": 1e-4},
     causes=(
         *("check_rl.cause_not_synchronised", "check_rl.cause_temperature"),

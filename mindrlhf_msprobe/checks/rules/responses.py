@@ -33,7 +33,6 @@ _CENTRED = 2e-3  # how far from 0 the mean may be, as a share of the largest
 @rule(
     "rl.advantages",
     needs=(key("advantages"),),
-    severity=Severity.WARNING,
     causes=("check_rl.cause_centring", "check_rl.cause_groups"),
     follows=("non_finite.*",),
     live=True,
@@ -153,7 +152,6 @@ _SHOWN = 120  # characters of a sample
 @rule(
     "rl.identical_completions",
     needs=(key(*RESPONSES),),
-    severity=Severity.WARNING,
     causes=("check_rl.cause_greedy", "check_rl.cause_same_seed"),
     follows=("non_finite.*",),
     live=True,
@@ -187,13 +185,7 @@ def identical_completions(step: Step, check: Check) -> Iterator[Found]:
             )
 
 
-@rule(
-    "rl.empty_responses",
-    needs=(key(*RESPONSES),),
-    severity=Severity.WARNING,
-    follows=("non_finite.*",),
-    live=True,
-)
+@rule("rl.empty_responses", needs=(key(*RESPONSES),), follows=("non_finite.*",), live=True)
 def empty_responses(step: Step, check: Check) -> Iterator[Found]:
     """Responses hold something; that some are empty is a note."""
     for datum, filled in _responses(step):
@@ -261,7 +253,6 @@ def length_limit(step: Step, check: Check) -> Iterator[Found]:
 @rule(
     "rl.pad_inside",
     needs=(key(*RESPONSES),),
-    severity=Severity.WARNING,
     thresholds={"share": 0.25},
     causes=("check_rl.cause_eos_ignored",),
     follows=("non_finite.*",),

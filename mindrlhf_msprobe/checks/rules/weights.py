@@ -189,7 +189,6 @@ def _first_step(earlier: _Earlier, name: str, version: Version) -> int | None:
 @rule(
     "weights.reference",
     needs=(*_BY_FINGERPRINT, phase(_REFERENCE), phase(*_INITIAL)),
-    severity=Severity.WARNING,
     causes=("check_rl.cause_reference_weights",),
     live=True,
 )
@@ -296,7 +295,6 @@ def _first_weights(check: Check, records: Records, rank: int, phase: str) -> lis
 @rule(
     "weights.frozen",
     needs=(*_BY_FINGERPRINT, phase(*UPDATE_PHASES), steps(2)),
-    severity=Severity.WARNING,
     causes=("check_weights.cause_not_in_optimizer", "check_weights.cause_requires_grad"),
     follows=("non_finite.*", "history.dead", "history.routing"),
 )
@@ -429,7 +427,6 @@ def _all(values: list[object], holds: object) -> bool:
 @rule(
     "weights.zero_gradient",
     needs=(GRADIENTS,),
-    severity=Severity.WARNING,
     causes=("check_weights.cause_detached", "check_weights.cause_dead"),
     follows=("non_finite.*", "weights.frozen", "history.dead", "history.routing"),
     live=True,
@@ -542,7 +539,6 @@ def _not_restored(step: Step) -> dict[tuple[int, str], tuple[float, float]]:
 @rule(
     "weights.large_update",
     needs=(PARAMETERS, phase(*UPDATE_PHASES), steps(2)),
-    severity=Severity.WARNING,
     thresholds={"share": 0.5},
     causes=("check_weights.cause_learning_rate", "check_weights.cause_clipping"),
     follows=("non_finite.*", "history.*"),

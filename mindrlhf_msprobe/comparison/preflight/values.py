@@ -62,7 +62,7 @@ class Notes:
         self.about("only_in", named(path), section=section, side="A" if in_a else "B")
 
     def both_know(self, section: str, a: Any, b: Any, *, neither: bool = True) -> bool:
-        """Return whether both runs have a section, else note it; `neither`: also if both lack it."""
+        """Return whether both runs have a section, else note it; `neither`: if both lack it."""
         if a is None and b is None:
             if neither and not self.not_expected:
                 self._neither.setdefault(section)
