@@ -3,14 +3,15 @@
 The standard decorator compiles six methods for each frozen class; of some two hundred classes that
 was a quarter of what a command needs before it begins. Here only `__init__` is compiled, when it is
 first needed: of most classes a command makes no instance. The other methods are the same
-functions for all classes. What a class can do is the same, except that a frozen class with a field
-that is keyword-only, no argument of `__init__` or an `InitVar` is refused.
+functions for all classes. What a class can do is the same. A class that inherits from another one
+with fields, or has a field that is no plain argument of `__init__`, the standard decorator makes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable
 from operator import attrgetter
 from reprlib import recursive_repr
@@ -29,10 +30,6 @@ else:
             frozen: whether the fields of an instance stay as they were made.
             slots: whether an instance has room for its fields alone.
             others: what the standard decorator takes; with any of them, it makes the class.
-
-        Raises:
-            TypeError: a field of a frozen class is keyword-only, no argument of `__init__` or an
-                `InitVar`, which the standard decorator can do; or what that one refuses, too.
         """
         if others:
             return dataclasses.dataclass(cls, frozen=frozen, slots=slots, **others)
@@ -41,11 +38,8 @@ else:
         return _made(cls, frozen, slots)
 
 
-#: How the standard decorator marks fields, what is an argument of `__init__` alone, and in a
-#: signature a default that each instance has of its own.
-_FIELD, _INIT_ONLY, _MADE_ANEW = (
-    getattr(dataclasses, name) for name in ("_FIELD", "_FIELD_INITVAR", "_HAS_DEFAULT_FACTORY")
-)
+#: How the standard decorator shows in a signature a default that each instance has of its own.
+_MADE_ANEW: Any = vars(dataclasses)["_HAS_DEFAULT_FACTORY"]
 #: How it pickles what is frozen and has slots.
 _PICKLED = {
     f"__{name}__": getattr(dataclasses, f"_dataclass_{name}") for name in ("getstate", "setstate")
@@ -57,18 +51,18 @@ def _made(cls: Any, frozen: bool, slots: bool) -> Any:
     has_doc = bool(cls.__doc__)
     # Python sets __hash__ to None where a class has an __eq__ of its own.
     has_hash = "__hash__" in given and not (given["__hash__"] is None and "__eq__" in given)
-    for name in ("__setattr__", "__delattr__"):
-        if frozen and name in given:
-            raise TypeError(f"Cannot overwrite attribute {name} in class {cls.__name__}")
-    # Of classes that inherit from others, the standard one knows which may not, and why.
-    inherits = any("__dataclass_fields__" in base.__dict__ for base in cls.__mro__[1:])
-    cls = dataclasses.dataclass(
-        init=not frozen, repr=False, eq=False, frozen=frozen and inherits, slots=slots
-    )(cls)
+    fields_given = [one for one in given.values() if isinstance(one, dataclasses.Field)]
+    if (
+        any("__dataclass_fields__" in base.__dict__ for base in cls.__mro__[1:])
+        or any(one.kw_only is True or not one.init for one in fields_given)
+        or re.search("InitVar|KW_ONLY", str(given.get("__annotations__")))
+        or (frozen and given.keys() & {"__setattr__", "__delattr__"})  # which it refuses
+    ):
+        return dataclasses.dataclass(frozen=frozen, slots=slots)(cls)
+    cls = dataclasses.dataclass(init=not frozen, repr=False, eq=False, slots=slots)(cls)
     fields = dataclasses.fields(cls)
     own: dict[str, Any] = {"__repr__": _repr, "__eq__": _equal(fields)}
     if frozen:
-        _check(cls)
         own |= _refusing(cls, frozenset(field.name for field in fields))
         own |= {"__init__": _LaterInit(cls, fields), **(_PICKLED if slots else {})}
     for name, method in own.items():
@@ -82,17 +76,6 @@ def _made(cls: Any, frozen: bool, slots: bool) -> Any:
     if not has_doc:
         cls.__doc__ = cls.__name__ + str(inspect.signature(cls)).replace(" -> None", "")
     return cls
-
-
-def _check(cls: Any) -> None:
-    """Refuse a field that `_init` has no means for."""
-    for field in cls.__dataclass_fields__.values():
-        kind = field._field_type
-        if kind is _INIT_ONLY or (kind is _FIELD and (field.kw_only or not field.init)):
-            raise TypeError(
-                f"{cls.__qualname__}.{field.name} is keyword-only, no argument of __init__ or an "
-                f"InitVar; expected a field that is none of them. Use dataclasses.dataclass."
-            )
 
 
 class _LaterInit:

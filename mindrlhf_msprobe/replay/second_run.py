@@ -44,8 +44,8 @@ from mindrlhf_msprobe.replay.kinds import (
     passes_gradients,
     writes,
 )
+from mindrlhf_msprobe.replay.precise.formulas import NoFormulaError
 from mindrlhf_msprobe.replay.precise.formulas.answering import answer, has_formula
-from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError
 from mindrlhf_msprobe.replay.precise.tape import (
     PRECISIONS,
     Gradients,

@@ -16,7 +16,6 @@ import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
 from mindrlhf_msprobe.checks.found import Found
-from mindrlhf_msprobe.checks.names import Named
 from mindrlhf_msprobe.checks.rule import (
     FINGERPRINTS,
     GRADIENTS,
@@ -26,7 +25,11 @@ from mindrlhf_msprobe.checks.rule import (
     rule,
     steps,
 )
-from mindrlhf_msprobe.checks.rules.rows import actor_and_reference, begins_with_random_weights
+from mindrlhf_msprobe.checks.rules.rows import (
+    Named,
+    actor_and_reference,
+    begins_with_random_weights,
+)
 from mindrlhf_msprobe.checks.views import Step, value_of
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Severity

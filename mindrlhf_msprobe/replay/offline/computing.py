@@ -24,8 +24,8 @@ from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.replay.offline.folder import leaves_in, tensors_in, words_of
 from mindrlhf_msprobe.replay.offline.template import BITS, WORDS, Side, distance
 from mindrlhf_msprobe.replay.precise.allowance import MOST, Judgement, Opinion, judge
+from mindrlhf_msprobe.replay.precise.formulas import NoFormulaError
 from mindrlhf_msprobe.replay.precise.formulas.answering import compute_operator
-from mindrlhf_msprobe.replay.precise.formulas.table import NoFormulaError
 from mindrlhf_msprobe.replay.precise.tape import Precision, Tape, backward, lowest_precision
 from mindrlhf_msprobe.replay.precise.values import Value
 from mindrlhf_msprobe.storage.operators import OperatorName

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindrlhf_msprobe.replay.precise.allowance import Opinion, judge
+from mindrlhf_msprobe.replay.precise.formulas import FUNCTIONS, NoFormulaError
 from mindrlhf_msprobe.replay.precise.formulas.answering import compute_operator
-from mindrlhf_msprobe.replay.precise.formulas.table import FUNCTIONS, NoFormulaError
 from mindrlhf_msprobe.replay.precise.tape import PRECISIONS
 from mindrlhf_msprobe.replay.precise.values import leaves_of
 

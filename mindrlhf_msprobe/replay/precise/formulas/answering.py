@@ -11,19 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.precise.formulas import (  # noqa: F401  # they register theirs
+from mindrlhf_msprobe.replay.precise.formulas import (  # noqa: F401  # modules register theirs
+    FUNCTIONS,
+    PRIMITIVES,
+    NoFormulaError,
+    OtherFormError,
     convolutions,
     elementwise,
     losses,
     moving,
     normalisation,
     reductions,
-)
-from mindrlhf_msprobe.replay.precise.formulas.table import (
-    FUNCTIONS,
-    PRIMITIVES,
-    NoFormulaError,
-    OtherFormError,
 )
 from mindrlhf_msprobe.replay.precise.tape import DRAWS, Precision, Tape, backward
 from mindrlhf_msprobe.replay.precise.values import Value, leaves_of, replaced

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.precise.formulas.normalisation import log_softmax
-from mindrlhf_msprobe.replay.precise.formulas.table import (
+from mindrlhf_msprobe.replay.precise.formulas import (
     Floats,
     OtherFormError,
     formula,
     number,
     primitive,
 )
+from mindrlhf_msprobe.replay.precise.formulas.normalisation import log_softmax
 from mindrlhf_msprobe.replay.precise.values import Operand, Value, where
 
 _REDUCTIONS = {0: "sum", 1: "mean", 2: "none"}

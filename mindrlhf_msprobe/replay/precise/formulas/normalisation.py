@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.precise.formulas.table import (
+from mindrlhf_msprobe.replay.precise.formulas import (
     Floats,
     Ints,
     OtherFormError,

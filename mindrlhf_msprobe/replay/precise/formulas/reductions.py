@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.replay.precise.formulas.table import (
+from mindrlhf_msprobe.replay.precise.formulas import (
     Floats,
     OtherFormError,
     formula,
