@@ -291,5 +291,5 @@ class ParameterOpinions:
         count = uses.count + max(uses.inside.values(), default=0)  # of the outermost cell
         for share in uses.shares.values():
             if share.known and share.uses == count:
-                found = judge(uses.gradient, share.sums[0], share.sums[1:], share.precision)
+                found = judge(uses.gradient, share.sums, share.precision)
                 self._judged(share, found)

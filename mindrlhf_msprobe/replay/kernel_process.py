@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.processes import receive, send
-from mindrlhf_msprobe.replay.kernels import Answer, NamedDtype, Question, Refused
+from mindrlhf_msprobe.replay.kernels import Answer, NamedDtype, NoAnswerError, Question
 from mindrlhf_msprobe.replay.precise.values import replaced
 
 #: By how much an input is moved to see whether float64 is computed in, and by how much float32
@@ -284,9 +284,9 @@ def _serve(inbox: Any, outbox: Any) -> None:
         except EOFError:  # the training has ended
             return
         try:
-            said: Answer | Refused = kernels.answer(question)
+            said: Answer | NoAnswerError = kernels.answer(question)
         except Exception as error:  # of MindSpore: the training is told that there is no answer
-            said = Refused(f"{type(error).__name__}: {error}"[:200])
+            said = NoAnswerError(f"{type(error).__name__}: {error}"[:200])
         send(outbox, said)
 
 

@@ -81,15 +81,8 @@ class Answer:
     several: bool = False
 
 
-@dataclass(frozen=True)
-class Refused:
-    """That there is no kernel, or none that computes in float64; why, for those who develop."""
-
-    why: str
-
-
 class NoAnswerError(Exception):
-    """No kernel of float64 answers a question."""
+    """No kernel of float64 answers a question; why, for those who develop."""
 
 
 class KernelProcess:
@@ -123,11 +116,11 @@ class KernelProcess:
                 self._fatal.add(question.operator)
                 self._end()
                 raise NoAnswerError(question.operator) from error
-        if isinstance(said, Refused):
-            raise NoAnswerError(said.why)
+        if isinstance(said, NoAnswerError):
+            raise said
         return said
 
-    def _answer_to(self, question: Question) -> Answer | Refused:
+    def _answer_to(self, question: Question) -> Answer | NoAnswerError:
         if self._process is None or self._pid != os.getpid():
             self._start()
         assert self._to is not None
@@ -137,7 +130,7 @@ class KernelProcess:
         waiting.register(self._from, select.POLLIN)
         if not waiting.poll(_PATIENCE * 1000):
             raise EOFError
-        said: Answer | Refused = receive(self._from)
+        said: Answer | NoAnswerError = receive(self._from)
         return said
 
     def _start(self) -> None:

@@ -280,7 +280,7 @@ class SecondOpinion(Repeating):
             if not isinstance(leaf, Tensor) or value is None:
                 continue
             actual = host_values(leaf)
-            found = judge(actual, value.exact, value.draws[1:], precision)
+            found = judge(actual, value.draws, precision)
             found = _doubted(found, call)
             if value.floating and value.exact.size:
                 most = np.max(np.abs(value.exact))
@@ -474,8 +474,8 @@ def _judged(
 
     def by(value: Value | None) -> Judgement:
         assert call.precision is not None
-        exact, *draws = [np.zeros(actual.shape)] * 2 if value is None else value.draws
-        return judge(actual, exact, draws, call.precision, beside)
+        computed = [np.zeros(actual.shape)] * 2 if value is None else value.draws
+        return judge(actual, computed, call.precision, beside)
 
     found = by(value)
     if found.opinion is Opinion.WRONG and freely is not value:

@@ -616,16 +616,10 @@ def defined_function(module: ModuleType, name: str) -> Callable[..., Any] | None
     for node in (n for n in tree.body if isinstance(n, ast.ImportFrom) and not n.level):
         for alias in node.names:
             if (alias.asname or alias.name) == name:
-                return _of_mindspore(sys.modules.get(f"{node.module}"), alias.name)
+                known = getattr(sys.modules.get(f"{node.module}"), alias.name, None)
+                file = getattr(getattr(known, "__code__", None), "co_filename", "")
+                return known if file.startswith(dirname(f"{mindspore.__file__}")) else None
     return None
-
-
-def _of_mindspore(module: ModuleType | None, name: str) -> Callable[..., Any] | None:
-    """Return what a module has under a name, where that is MindSpore's own."""
-    found = None if module is None else vars(module).get(name)
-    code = getattr(found, "__code__", None)
-    file = "" if module is None else f"{sys.modules['mindspore'].__file__}"
-    return found if code is not None and code.co_filename.startswith(dirname(file)) else None
 
 
 def has_librarys_bprop(cell: nn.Cell) -> bool:
@@ -642,7 +636,9 @@ def _as_defined(kind: type, found: Any) -> Any:
     """Return the construct in the source of a class; what is found where that cannot be told."""
     module = sys.modules.get(kind.__module__)
     file = getattr(module, "__file__", None)
-    if module is None or file is None or _is_from(found, file, kind):
+    own = isinstance(found, FunctionType) and found.__code__.co_filename == file
+    named = own and found.__qualname__ == f"{kind.__qualname__}.construct"
+    if module is None or file is None or named:
         return found
     try:
         with open(file, encoding="utf-8") as source:
@@ -652,13 +648,6 @@ def _as_defined(kind: type, found: Any) -> Any:
         return _made(defined, kind, file, vars(module))
     except (OSError, SyntaxError, ValueError, NameError):
         return found
-
-
-def _is_from(function: Any, file: str, kind: type) -> bool:
-    if not isinstance(function, FunctionType):
-        return False
-    named = function.__qualname__ == f"{kind.__qualname__}.construct"
-    return named and function.__code__.co_filename == file
 
 
 def _definition(tree: ast.Module, qualname: str) -> ast.FunctionDef | None:

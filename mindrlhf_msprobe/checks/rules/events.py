@@ -354,9 +354,11 @@ class Exchange:
         if self._no_common(one, other):
             return True
         here, there = self._marks(one.rank), self._marks(other.rank)
-        own = _mark(other.event)
-        if own in here:
-            return one.event.time < here[own]
+        entry = other.event.entry
+        if entry is not None:
+            own = entry.phase, entry.name, other.event.kind == OUTPUT
+            if own in here:
+                return one.event.time < here[own]
         common = [mark for mark in there if mark in here and there[mark] <= other.event.time]
         if common:
             return one.event.time <= here[max(common, key=there.__getitem__)]
@@ -380,11 +382,6 @@ class Exchange:
                     found[phase, name, False] = seq
                     found[phase, name, True] = seq if end is None else end
         return self._times[rank]
-
-
-def _mark(event: Event) -> _Mark | None:
-    entry = event.entry
-    return None if entry is None else (entry.phase, entry.name, event.kind == OUTPUT)
 
 
 def _usual(event: Event) -> float:

@@ -203,8 +203,11 @@ class RecordedEqually:
                 same=("shapes", phase, rank),
                 causes=("check_ranks.cause_batches", "check_ranks.cause_configuration"),
                 evidence=[
-                    Evidence(place, {"shapes": {str(r): _shown(s) for r, s in by_rank.items()}})
-                    for place, by_rank in [(at_rank, shapes), *places[1:_MOST_CELLS]]
+                    Evidence(
+                        place,
+                        {"shapes": {str(r): f"{t}{[*(s or ())]}" for r, (s, t) in of.items()}},
+                    )
+                    for place, of in [(at_rank, shapes), *places[1:_MOST_CELLS]]
                 ],
             )
 
@@ -289,10 +292,6 @@ def _call_name(entry: str) -> str:
 
 def _counts(by_rank: Mapping[int, Sequence[str]]) -> dict[str, int]:
     return {str(rank): len(names) for rank, names in sorted(by_rank.items())}
-
-
-def _shown(shape: tuple[Any, Any]) -> str:
-    return f"{shape[1]}{list(shape[0] or ())}"
 
 
 def _hashed(shape: tuple[Any, Any]) -> tuple[Any, ...]:

@@ -204,7 +204,7 @@ def _values(
             continue
         wide = recorded.astype(np.result_type(recorded, np.float64))
         beside = node.get("rounding", 0.0)
-        opinion = judge(wide, value.exact, value.draws[1:], precision, beside)
+        opinion = judge(wide, value.draws, precision, beside)
         exact = value.exact.astype(wide.dtype)
         yield record, _as_value(node, opinion, distance(recorded, exact, node["dtype"]))
 
@@ -250,7 +250,7 @@ def _of_dropout(
     for at, node, value in found:
         if value is not None:
             recorded = side.array(node)
-            opinion = judge(recorded, value.exact, value.draws[1:], precision)
+            opinion = judge(recorded, value.draws, precision)
             apart = distance(recorded, value.exact, node["dtype"])
             judged = {**_as_value(node, opinion, apart), "by_mask": True}
             if odd is not None and node is first:

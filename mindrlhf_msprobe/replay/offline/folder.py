@@ -417,7 +417,12 @@ def staged(output: Path) -> Iterator[Path]:
     """
     with _written(output):
         held = {path.name for path in output.iterdir()} if output.exists() else set()
-        if held and not _is_script(output / SCRIPT):
+        is_ours = False  # whether what it holds is a script that was written here
+        if (output / SCRIPT).is_file():
+            template = Path(__file__).with_name("template.py")
+            with open(output / SCRIPT, "rb") as own, open(template, "rb") as file:
+                is_ours = own.readline(_LONGEST_LINE) == file.readline()
+        if held and not is_ours:
             raise RunError.saying("replay.other_folder", path=str(output), held=min(held))
         around = next(path for path in (output, *output.absolute().parents) if path.exists())
         made = Path(tempfile.mkdtemp(prefix=".replay-", dir=around))
@@ -434,15 +439,6 @@ def staged(output: Path) -> Iterator[Path]:
         _move(made, output)
     finally:
         shutil.rmtree(made, ignore_errors=True)
-
-
-def _is_script(path: Path) -> bool:
-    """Return whether a file is a script that was written here."""
-    template = Path(__file__).with_name("template.py")
-    if not path.is_file():
-        return False
-    with open(path, "rb") as own, open(template, "rb") as file:
-        return own.readline(_LONGEST_LINE) == file.readline()
 
 
 def _move(made: Path, output: Path) -> None:

@@ -76,8 +76,7 @@ class Judgement:
 
 def judge(
     actual: np.ndarray,
-    exact: np.ndarray,
-    draws: Sequence[np.ndarray],
+    computed: Sequence[np.ndarray],
     precision: Precision,
     beside: np.ndarray | float = 0.0,
 ) -> Judgement:
@@ -85,8 +84,7 @@ def judge(
 
     Args:
         actual: what was computed; any floating dtype numpy has, bfloat16 as float32.
-        exact: in float64, of the same shape.
-        draws: the same, disturbed by rounding.
+        computed: the exact result in float64, then draws of it, disturbed by rounding.
         precision: of the computation that is judged: the lowest of its dtypes.
         beside: an error that is known to have been added to `actual` by its measurement.
 
@@ -94,7 +92,7 @@ def judge(
         The judgement; `undecided` where the exact result is not finite and the actual one is, or
         where what is compared differs in shape.
     """
-    actual = np.asarray(actual, np.float64)
+    actual, (exact, *draws) = np.asarray(actual, np.float64), computed
     if actual.shape != exact.shape:
         return Judgement(Opinion.WRONG, reason="shape", ratio=np.inf, error=np.inf)
     if exact.dtype.kind != "f":

@@ -72,11 +72,6 @@ _MADE: dict[str, Callable[[Tape, Any], Any]] = {
 }
 
 
-def _one_by_one(tape: Tape, given: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return whole numbers that were given one by one, or as one sequence."""
-    return numbers(given[0]) if len(given) == 1 else numbers(given)
-
-
 class Formula:
     """What an operator computes.
 
@@ -104,7 +99,10 @@ class Formula:
         last = parameters[-1]
         self._listed = last.name if last.kind is last.VAR_POSITIONAL else ""
         if self._listed in self._made:
-            self._made[self._listed] = _one_by_one
+            # One by one, or as one sequence.
+            self._made[self._listed] = lambda tape, given: numbers(
+                given[0] if len(given) == 1 else given
+            )
 
     def compute(
         self, tape: Tape, settings: Any, args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -57,10 +57,6 @@ def _of_angle(out: np.ndarray, a: np.ndarray) -> np.ndarray:
     return np.abs(out) + 1
 
 
-def _twice(out: np.ndarray, a: np.ndarray) -> np.ndarray:
-    return 2 * np.abs(out)
-
-
 def _over_root(a: Value) -> Value:
     return 1.0 / (1.0 - a.square()).sqrt()
 
@@ -69,6 +65,7 @@ _sin: _Function = _smooth(np.sin, lambda a: _cos(a), _by_argument)
 _cos: _Function = _smooth(np.cos, lambda a: -_sin(a), _by_argument)
 _sinh: _Function = _smooth(np.sinh, lambda a: _cosh(a), _of_powers)
 _cosh: _Function = _smooth(np.cosh, lambda a: _sinh(a), _of_powers)
+_atan = _smooth(np.arctan, lambda a: 1.0 / (1.0 + a.square()), lambda out, a: 2 * np.abs(out))
 
 
 def _remainder(a: Value, b: Operand) -> Value:
@@ -136,7 +133,7 @@ for _names, _classes, _function in (
     ("cosh", "Cosh", _cosh),
     ("asin arcsin", "Asin", _smooth(np.arcsin, _over_root, _of_angle)),
     ("acos arccos", "ACos", _smooth(np.arccos, lambda a: -_over_root(a), _of_angle)),
-    ("atan arctan", "Atan", _smooth(np.arctan, lambda a: 1.0 / (1.0 + a.square()), _twice)),
+    ("atan arctan", "Atan", _atan),
     ("erfc", "Erfc", lambda a: 1.0 - a.erf()),
     ("frac", "", lambda a: a - a.plain(np.trunc)),
     ("floor", "Floor", lambda a: a.plain(np.floor)),
