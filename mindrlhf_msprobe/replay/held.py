@@ -164,10 +164,10 @@ class State:
             # MindSpore leaves the casts of cells with `to_float` on that an exception passes.
             trace = error.__traceback__
             while trace is not None:
-                cell = trace.tb_frame.f_locals.get("self")
-                casts = getattr(cell, "mixed_precision_type", None) is not None
-                if casts and trace.tb_frame.f_code is CASTING:
-                    close_cast()
+                if trace.tb_frame.f_code is CASTING:
+                    cell = trace.tb_frame.f_locals.get("self")
+                    if getattr(cell, "mixed_precision_type", None) is not None:
+                        close_cast()
                 trace = trace.tb_next
             raise
         finally:
