@@ -15,7 +15,7 @@ from collections import defaultdict
 import numpy as np
 
 from mindrlhf_msprobe.capture.operators.inventory import Operator, installed_operators
-from mindrlhf_msprobe.replay.kernels import KernelProcess, NoAnswerError, Question
+from mindrlhf_msprobe.replay.kernels import KernelCall, KernelProcess, NoAnswerError
 from mindrlhf_msprobe.replay.kinds import communicates, draws, writes
 from mindrlhf_msprobe.replay.precise.formulas.answering import has_formula
 from mindrlhf_msprobe.replay.precise.values import leaves_of
@@ -39,9 +39,9 @@ def _opinion(kernels: KernelProcess, operator: Operator, calls: list[tuple[objec
     refused = "not tried"
     for args in calls:
         draws_of = (tuple(x for x in leaves_of(args) if isinstance(x, np.ndarray)),)
-        question = Question(operator.full_name, args, {}, draws_of)
+        call = KernelCall(operator.full_name, args, {}, draws_of)
         try:
-            (outputs,) = kernels.ask(question).results
+            (outputs,) = kernels.compute(call).results
         except NoAnswerError as error:
             if "lower_precision" in str(error):
                 refused = _NONE
@@ -51,7 +51,7 @@ def _opinion(kernels: KernelProcess, operator: Operator, calls: list[tuple[objec
             return _BY_KERNEL
         arriving = (np.ones(first.shape),)
         try:
-            kernels.ask(Question(operator.full_name, args, {}, draws_of, {}, arriving))
+            kernels.compute(KernelCall(operator.full_name, args, {}, draws_of, {}, arriving))
         except NoAnswerError:
             refused = _ONLY_FORWARD
             continue

@@ -67,7 +67,7 @@ class _Arrays:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held(Record):
+class _HeldRecord(Record):
     """An element of key data whose array is held while its step is looked at."""
 
     arrays: _Arrays = field(default_factory=_Arrays)
@@ -94,7 +94,7 @@ class _Saves:
             for datum in self._run.key_data(name, self._number, rank) if there else ():
                 # Arrays are read once, as far as there is room for them.
                 fields = ([*Record.__reduce__(one)[1], self._arrays] for one in datum.records)
-                held.append(replace(datum, records=tuple(_Held(*of) for of in fields)))
+                held.append(replace(datum, records=tuple(_HeldRecord(*of) for of in fields)))
             self._held[at] = held
         return self._held[at]
 

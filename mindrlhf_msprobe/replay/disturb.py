@@ -177,7 +177,7 @@ def is_order_free(operator: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Change:
+class OutputChange:
     """What became of one output.
 
     Attributes:
@@ -235,7 +235,7 @@ def judge(
     thresholds: Mapping[str, float] = THRESHOLDS,
     most_times: float = MOST_TIMES,
     order_free: bool = False,
-) -> Change:
+) -> OutputChange:
     """Return what became of an output, and whether that is too much.
 
     Args:
@@ -253,7 +253,7 @@ def judge(
         np.count_nonzero((first == second) | (np.isnan(first) & np.isnan(second)))
     )
     if mode == NO_CHANGE:
-        return Change(change, differing, None, threshold, differing == 0)
+        return OutputChange(change, differing, None, threshold, differing == 0)
     went_in = max(disturbed_by, FORMATS[coarsest].spacing if coarsest in FORMATS else 0.0)
     ratio = change / went_in if went_in else None
     if mode == CHANGE_VALUE:
@@ -261,7 +261,7 @@ def judge(
         consistent = not order_free or change <= max(threshold, _ROUNDINGS * rounding)
     else:
         consistent = change <= max(threshold, most_times * went_in)
-    return Change(change, differing, ratio, threshold, bool(consistent))
+    return OutputChange(change, differing, ratio, threshold, bool(consistent))
 
 
 def coarsest_of(dtypes: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.processes import receive, send
-from mindrlhf_msprobe.replay.kernels import Answer, NamedDtype, NoAnswerError, Question
+from mindrlhf_msprobe.replay.kernels import KernelCall, KernelResults, NamedDtype, NoAnswerError
 from mindrlhf_msprobe.replay.precise.values import replaced
 
 #: By how much an input is moved to see whether float64 is computed in, and by how much float32
@@ -45,17 +45,17 @@ _Function = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 class _Operator:
     """One operator with its arguments, as a function of arrays."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, call: KernelCall) -> None:
         from mindrlhf_msprobe.capture.operators.inventory import find_operator
         from mindrlhf_msprobe.replay.offline.called_operator import computes_only
 
-        operator = find_operator(question.operator)
+        operator = find_operator(call.operator)
         if operator is None or not computes_only(operator):
-            raise NoKernelError(question.operator)
+            raise NoKernelError(call.operator)
         self._computed: Callable[..., Any] = operator.original
         if operator.kind == "Primitive":
-            self._computed = operator.owner(**question.attributes)
-        self._question = question
+            self._computed = operator.owner(**call.attributes)
+        self._call = call
         self.several = False
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -82,8 +82,8 @@ class _Operator:
                 return getattr(mindspore, "float64" if "float" in leaf.name else leaf.name)
             return leaf
 
-        args = replaced(tuple(self._question.args), made)
-        returned = self._computed(*args, **replaced(dict(self._question.kwargs), made))
+        args = replaced(tuple(self._call.args), made)
+        returned = self._computed(*args, **replaced(dict(self._call.kwargs), made))
         self.several = isinstance(returned, (tuple, list))
         found = [*returned] if self.several else [returned]
         if not all(isinstance(one, Tensor) for one in found):
@@ -95,32 +95,32 @@ class _Operator:
 
 
 class Kernels:
-    """Answers, and remembers which operators compute in float64."""
+    """Computes calls, and remembers which operators compute in float64."""
 
     def __init__(self) -> None:
         self._in_float64: dict[str, bool] = {}
 
-    def answer(self, question: Question) -> Answer:
-        """Compute the answer to a question.
+    def answer(self, call: KernelCall) -> KernelResults:
+        """Compute a call.
 
         Raises:
             NoKernelError: there is no kernel.
             Exception: of MindSpore.
         """
-        operator = _Operator(question)
-        key = f"{question.operator} {[str(a.dtype) for a in question.draws[0]]}"
+        operator = _Operator(call)
+        key = f"{call.operator} {[str(a.dtype) for a in call.draws[0]]}"
         if key not in self._in_float64:
-            self._in_float64[key] = computes_in_float64(operator, question.draws[0])
+            self._in_float64[key] = computes_in_float64(operator, call.draws[0])
         if not self._in_float64[key]:
             raise NoKernelError(_LOWER)
-        if not question.arriving:
-            results = [tuple(operator(arrays)) for arrays in question.draws]
-            return Answer(tuple(results), operator.several)
+        if not call.arriving:
+            results = [tuple(operator(arrays)) for arrays in call.draws]
+            return KernelResults(tuple(results), operator.several)
         found = [
-            tuple(gradients(operator, arrays, arriving, question.output, verified=not number))
-            for number, (arrays, arriving) in enumerate(zip(question.draws, question.arriving))
+            tuple(gradients(operator, arrays, arriving, call.output, verified=not number))
+            for number, (arrays, arriving) in enumerate(zip(call.draws, call.arriving))
         ]
-        return Answer(tuple(found))
+        return KernelResults(tuple(found))
 
 
 def computes_in_float64(function: _Function, arrays: Sequence[np.ndarray]) -> bool:
@@ -280,11 +280,11 @@ def _serve(inbox: Any, outbox: Any) -> None:
     kernels = Kernels()
     while True:
         try:
-            question = receive(inbox)
+            call = receive(inbox)
         except EOFError:  # the training has ended
             return
         try:
-            said: Answer | NoAnswerError = kernels.answer(question)
+            said: KernelResults | NoAnswerError = kernels.answer(call)
         except Exception as error:  # of MindSpore: the training is told that there is no answer
             said = NoAnswerError(f"{type(error).__name__}: {error}"[:200])
         send(outbox, said)
@@ -295,8 +295,8 @@ if __name__ == "__main__":
     for variable in ("RANK_TABLE_FILE", "MS_ROLE", "MS_SCHED_HOST", "MS_WORKER_NUM", "RANK_ID"):
         os.environ.pop(variable, None)
     with (
-        os.fdopen(int(sys.argv[1]), "rb") as questions,
+        os.fdopen(int(sys.argv[1]), "rb") as calls,
         os.fdopen(int(sys.argv[2]), "wb") as said,
         suppress(BrokenPipeError),
     ):
-        _serve(questions, said)
+        _serve(calls, said)

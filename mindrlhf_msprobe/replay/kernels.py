@@ -45,7 +45,7 @@ class NamedDtype:
 
 
 @dataclass(frozen=True)
-class Question:
+class KernelCall:
     """One operator on several sets of the same arguments.
 
     Attributes:
@@ -68,7 +68,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class KernelResults:
     """What kernels gave.
 
     Attributes:
@@ -82,7 +82,7 @@ class Answer:
 
 
 class NoAnswerError(Exception):
-    """No kernel of float64 answers a question; why, for those who develop."""
+    """No kernel of float64 answers a call; why, for those who develop."""
 
 
 class KernelProcess:
@@ -101,36 +101,36 @@ class KernelProcess:
         self._starts_left = most_starts
         self._fatal: set[str] = set()
 
-    def ask(self, question: Question) -> Answer:
+    def compute(self, call: KernelCall) -> KernelResults:
         """Return what kernels give.
 
         Raises:
             NoAnswerError: there is none, or the process cannot be.
         """
         with self._lock:
-            if question.operator in self._fatal:
-                raise NoAnswerError(question.operator)
+            if call.operator in self._fatal:
+                raise NoAnswerError(call.operator)
             try:
-                said = self._answer_to(question)
+                said = self._answer_to(call)
             except (OSError, EOFError, ValueError) as error:  # it has ended: another one is next
-                self._fatal.add(question.operator)
+                self._fatal.add(call.operator)
                 self._end()
-                raise NoAnswerError(question.operator) from error
+                raise NoAnswerError(call.operator) from error
         if isinstance(said, NoAnswerError):
             raise said
         return said
 
-    def _answer_to(self, question: Question) -> Answer | NoAnswerError:
+    def _answer_to(self, call: KernelCall) -> KernelResults | NoAnswerError:
         if self._process is None or self._pid != os.getpid():
             self._start()
         assert self._to is not None
         assert self._from is not None
-        send(self._to, question)
+        send(self._to, call)
         waiting = select.poll()
         waiting.register(self._from, select.POLLIN)
         if not waiting.poll(_PATIENCE * 1000):
             raise EOFError
-        said: Answer | NoAnswerError = receive(self._from)
+        said: KernelResults | NoAnswerError = receive(self._from)
         return said
 
     def _start(self) -> None:
@@ -226,29 +226,29 @@ def by_kernel(
     given, named = replaced(tuple(args), plain), replaced(dict(kwargs), plain)
     attributes = {} if settings is None else attributes_of(settings)
     draws = _disturbed(tape, operands)
-    question = Question(operator.full_name, given, named, draws, attributes)
-    answer = KERNELS.ask(question)
+    call = KernelCall(operator.full_name, given, named, draws, attributes)
+    answer = KERNELS.compute(call)
     values = [
-        _output(tape, question, number, [result[number] for result in answer.results], operands)
+        _output(tape, call, number, [result[number] for result in answer.results], operands)
         for number in range(len(answer.results[0]))
     ]
     return tuple(values) if answer.several else values[0]
 
 
 def _output(
-    tape: Tape, question: Question, number: int, arrays: Sequence[Any], operands: Sequence[Value]
+    tape: Tape, call: KernelCall, number: int, arrays: Sequence[Any], operands: Sequence[Value]
 ) -> Value:
     """Return one output, whose gradients are computed when they are needed."""
 
     def pull(g: Value, out: Value, *parents: Value) -> list[Value | None]:
         last = len(g.draws) - 1
         arriving = tuple(
-            np.asarray(g.draws[min(i, last)], np.float64) for i in range(len(question.draws))
+            np.asarray(g.draws[min(i, last)], np.float64) for i in range(len(call.draws))
         )
         try:
-            found = KERNELS.ask(replace(question, arriving=arriving, output=number))
+            found = KERNELS.compute(replace(call, arriving=arriving, output=number))
         except NoAnswerError:
-            raise NoGradientError(question.operator) from None
+            raise NoGradientError(call.operator) from None
         known = [[one for one in of_draws if one is not None] for of_draws in zip(*found.results)]
         return [_rounded(tape, arrays) if arrays else None for arrays in known]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.replay import kernel_process as process
-from mindrlhf_msprobe.replay.kernels import KernelProcess, NoAnswerError, Question
+from mindrlhf_msprobe.replay.kernels import KernelCall, KernelProcess, NoAnswerError
 
 X = np.random.default_rng(0).uniform(0.2, 0.8, (3, 4))
 
@@ -54,17 +54,17 @@ def test_gradients_that_differences_do_not_confirm_are_not_believed(monkeypatch)
 
 def test_a_process_that_ended_is_no_fault_of_the_training(kernels):
     """Its operator has no answer any more; the next one has."""
-    question = Question("Functional.hypot", (X, X), {}, ((X, X),))
-    (result,) = kernels.ask(question).results
+    call = KernelCall("Functional.hypot", (X, X), {}, ((X, X),))
+    (result,) = kernels.compute(call).results
     assert np.array_equal(result[0], np.hypot(X, X)) or np.allclose(result[0], np.hypot(X, X))
     kernels._process.kill()
     kernels._process.wait()
     with pytest.raises(NoAnswerError):
-        kernels.ask(question)
+        kernels.compute(call)
     with pytest.raises(NoAnswerError):
-        kernels.ask(question)
-    other = Question("Functional.erfinv", (X,), {}, ((X,),))
-    assert kernels.ask(other).results
+        kernels.compute(call)
+    other = KernelCall("Functional.erfinv", (X,), {}, ((X,),))
+    assert kernels.compute(other).results
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_a_process_that_ended_is_no_fault_of_the_training(kernels):
 def test_what_does_more_than_compute_is_not_called(name, attributes):
     """Nor what is not in the installed list."""
     with pytest.raises(process.NoKernelError):
-        process.Kernels().answer(Question(name, (X,), {}, ((X,),), attributes))
+        process.Kernels().answer(KernelCall(name, (X,), {}, ((X,),), attributes))

@@ -54,7 +54,7 @@ class RecordedEqually:
         self._first: dict[tuple[str, str], Place] = {}
         self._known: dict[tuple[str, int], tuple[list[Any], list[Any], list[Any]]] = {}
         self._routed = _Routed()
-        self._held: dict[tuple[str, int, bool, frozenset[str]], _Held] = {}
+        self._held: dict[tuple[str, int, bool, frozenset[str]], _OtherCalls] = {}
 
     def journal(self, journal: Columns) -> None:
         """Note the calls, and the shapes of what they returned."""
@@ -134,7 +134,9 @@ class RecordedEqually:
             at = phase, rank, lacking, frozenset(map(pattern_of, calls))
             held = self._held.get(at)
             if held is None and len(self._held) < _MOST_HELD:
-                held = _Held(step.number, rank, usual, phase, lacking, calls, _counts(by_rank))
+                held = _OtherCalls(
+                    step.number, rank, usual, phase, lacking, calls, _counts(by_rank)
+                )
                 self._held[at] = held
             if held is not None:
                 held.times, held.last_step = held.times + 1, step.number
@@ -234,7 +236,7 @@ class RecordedEqually:
 
 
 @dataclass
-class _Held:
+class _OtherCalls:
     """Cells that a rank ran more or less often than another, in one step or several.
 
     Attributes:
