@@ -11,7 +11,6 @@ import itertools
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,23 +52,6 @@ def operator_of(name: OperatorName) -> Operator:
         version = mindspore.__version__
         raise UsageError.saying("replay.unknown_operator", operator=shown, version=version)
     return found
-
-
-def home_of(operator: Operator) -> str:
-    """Return the module or class that Python finds an operator in, e.g. `mindspore.mint`."""
-    if operator.kind == "Tensor":
-        return "mindspore.Tensor"
-    return str(operator.owner.__name__)
-
-
-def check_installed() -> None:
-    """Make sure that there is a MindSpore, without the time of an import.
-
-    Raises:
-        RunError: there is none.
-    """
-    if find_spec("mindspore") is None:
-        check_mindspore()  # says why it cannot be imported
 
 
 def check_mindspore() -> None:

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,7 @@ from mindrlhf_msprobe.replay.kinds import draws
 from mindrlhf_msprobe.replay.offline import folder
 from mindrlhf_msprobe.replay.offline.called_operator import (
     attributes_of,
-    check_installed,
     check_mindspore,
-    home_of,
     is_recorded,
     operator_of,
 )
@@ -111,8 +110,8 @@ def replay_entry(request: ReplayRequest, *, run: bool = True) -> Replayed:
     script, words = str(output / folder.SCRIPT), folder.words_of(language())
     dtype = floating_dtype(request.compute_dtype)
     network = subject.called is None
-    if network and run:
-        check_installed()
+    if network and run and find_spec("mindspore") is None:
+        check_mindspore()  # says why it cannot be imported
     with staged(output) as made:
         folder.write_folder(
             made, calls, subject.python, words, network=network, compute_dtype=dtype
@@ -178,7 +177,9 @@ def _subject(
     call = calls[0]
     operator = None if call.operator is None else operator_of(call.operator)
     if operator is not None and operator.kind != "Primitive":
-        python = folder.subject_of_operator(home_of(operator), operator.attribute)
+        # The module or class that Python finds it in, e.g. `mindspore.mint`.
+        home = "mindspore.Tensor" if operator.kind == "Tensor" else str(operator.owner.__name__)
+        python = folder.subject_of_operator(home, operator.attribute)
         return _Subject(python, called=operator.original), calls
     if request.network is not None:
         return _Subject(*folder.subject_of_network(request.network)), calls
