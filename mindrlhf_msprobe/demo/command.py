@@ -56,7 +56,12 @@ def run_demo(arguments: argparse.Namespace) -> int:
     missing = [name for name in ("mindspore", "mindformers") if find_spec(name) is None]
     if missing:
         raise UsageError.saying("demo.needs", names=missing)
-    plan.make_output()
+    refuse_inside(plan.output)
+    try:
+        plan.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise RunError.saying("demo.output", path=str(plan.output), error=why) from None
     quiet_frameworks(plan.output / "log")
     from mindrlhf_msprobe.report.comparison import render
     from mindrlhf_msprobe.report.terminal import fitted, progress_bar
@@ -115,19 +120,6 @@ class DemoPlan:
     def comparison(self) -> Path:
         """The tables and verdict.json."""
         return self.output / "comparison"
-
-    def make_output(self) -> None:
-        """Make the directory for everything.
-
-        Raises:
-            RunError: it cannot be made.
-        """
-        refuse_inside(self.output)
-        try:
-            self.output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise RunError.saying("demo.output", path=str(self.output), error=why) from None
 
     def fault(self) -> Fault | RolloutFault | None:
         """Return the fault to plant; imports the framework."""

@@ -460,7 +460,7 @@ def test_a_formula_finds_what_is_wrong_in_float64_as_well(tmp_path):
     wrong = Recomputed(tmp_path / "a", lambda x: mint.nn.functional.silu(x) * 1.001)
     assert replayed(wrong)["values"]["output.0"]["verdict"] == "ordinary"
     operator = parse_operator("MintFunctional.silu.0.forward")
-    found = values_by_formula(wrong, operator, None)
+    found = dict(values_by_formula(wrong, operator, None))
     assert found["output.0"]["verdict"] == "wrong"
     assert found["gradient:input.0"]["verdict"] == "ordinary"
 

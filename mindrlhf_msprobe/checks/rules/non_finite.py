@@ -109,10 +109,6 @@ class Scales:
             self._fell = min(scales) < earlier
             self._scale = scales[-1]
 
-    def is_retried(self, step: Step) -> bool:
-        """Return whether a step says that it overflowed, and so was not applied."""
-        return any(number for datum in step.key_data(OVERFLOW) for number in _numbers(datum))
-
     def retried(self, step: Step, hard: Mapping[int, Events]) -> Iterator[Found]:
         """Yield that a step overflowed and is retried: a note, until it does not end."""
         self._row += 1
@@ -504,7 +500,8 @@ class FirstNonFinite:
                     self._masks.add(_maker(entry))
             return
         backward = all(event.is_backward for events in hard.values() for event in events.hard)
-        if backward and self._scales.is_retried(step):
+        overflows = [number for datum in step.key_data(OVERFLOW) for number in _numbers(datum)]
+        if backward and any(overflows):  # the step was not applied
             yield from self._scales.retried(step, hard)
         elif backward and not step.last:
             self._open = step, hard, before

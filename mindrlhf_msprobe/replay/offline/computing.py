@@ -157,25 +157,18 @@ _DEFAULT = 0.5  # of p, and of what a primitive keeps
 _MOST_DEVIATIONS = 8.0
 
 
-def values_by_formula(side: Recomputed, operator: OperatorName, primitive: Any) -> dict[str, Any]:
-    """Judge what a formula gives: return name → distances and verdict, as `judging` has them.
+def values_by_formula(
+    side: Recomputed, operator: OperatorName, primitive: Any
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Judge what a formula gives: yield name, and distances and verdict, as `judging` has them.
 
     Args:
         side: what was recorded.
         primitive: what has the attributes of a primitive; None for all else.
 
-    Returns:
-        {} where there is no formula for the operator, or not for this call of it.
+    Raises:
+        Exception: there is no formula for the operator, or not for this call of it.
     """
-    try:
-        return dict(_values(side, operator, primitive))
-    except Exception:  # no formula, or arguments that it does not know: the kernel computes
-        return {}
-
-
-def _values(
-    side: Recomputed, operator: OperatorName, primitive: Any
-) -> Iterator[tuple[str, dict[str, Any]]]:
     given: list[dict[str, Any]] = []  # the nodes of all arrays, in their order
     args = [_made(side, node, given) for node in side.entry["args"]]
     kwargs = {name: _made(side, node, given) for name, node in side.entry["kwargs"].items()}

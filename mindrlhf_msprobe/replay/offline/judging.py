@@ -10,6 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,8 @@ def judge(
     values: dict[str, dict[str, Any]] = {}
     if operator is not None:
         primitive = side.called if operator.kind == "Primitive" else None
-        values = values_by_formula(side, operator, primitive)
+        with suppress(Exception):  # no formula, or arguments that it does not know
+            values = dict(values_by_formula(side, operator, primitive))
         values = {name: one for name, one in values.items() if one["verdict"] != "undecided"}
     if not kernels and values and values.keys() >= side.recorded.keys():
         found = Judged(values=values)
