@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
@@ -42,6 +41,9 @@ EXAMPLE = "ppo_demo.yaml"
 #: What `--fault` calls the faults of the rollout network; fault.py plants them.
 NOT_SYNCHRONISED, ROTARY = "not-synchronised", "rotary-off-by-one"
 ROLLOUT_FAULTS = (NOT_SYNCHRONISED, ROTARY, "lm-head-dtype", "mask-padding", "temperature")
+AS_PLANTED = 0
+NOT_AS_PLANTED = 1
+UNDECIDED = 2
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
@@ -82,7 +84,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
     print(fitted(said, sys.stdout))
     if result.verdict.status is Outcome.INCOMPARABLE:
         return UNDECIDED
-    return SAME if right else DIVERGED
+    return AS_PLANTED if right else NOT_AS_PLANTED
 
 
 @dataclass(frozen=True)
