@@ -136,12 +136,12 @@ class Step:
         return all(self.run.completed(self.number, rank) for rank in self.ranks)
 
     def journals(self, layouts: Layouts | None = None) -> Iterator[Columns]:
-        """Yield its journals, each read when its turn comes, and not held.
+        """Yield its journals, each read when it is needed, and not held.
 
         Of each rank in turn the phases as a step usually runs them.
 
         Args:
-            layouts: those of the steps before, so that what they share is computed once.
+            layouts: those of the steps before, so that what is the same is computed once.
         """
         known = Layouts() if layouts is None else layouts
         for rank in self.ranks:

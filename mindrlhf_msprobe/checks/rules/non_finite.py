@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.found import Found
 from mindrlhf_msprobe.checks.next_config import AT_OPTIMIZER
-from mindrlhf_msprobe.checks.rule import NUMBERS, rule
+from mindrlhf_msprobe.checks.rule import NUMBERS, Found, rule
 from mindrlhf_msprobe.checks.rules.events import (
     DATA,
     GRADIENT,

@@ -11,9 +11,8 @@ from statistics import median
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.found import Found
 from mindrlhf_msprobe.checks.next_config import PARAMETERS
-from mindrlhf_msprobe.checks.rule import key, rule, steps
+from mindrlhf_msprobe.checks.rule import Found, key, rule, steps
 from mindrlhf_msprobe.checks.rules.rows import (
     actor_and_reference,
     begins_with_random_weights,

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.found import Found
-from mindrlhf_msprobe.checks.rule import key, rule
+from mindrlhf_msprobe.checks.rule import Found, key, rule
 from mindrlhf_msprobe.checks.rules.rows import floats_of, groups_of, texts_or_rows
 from mindrlhf_msprobe.checks.views import Step, place_of
 from mindrlhf_msprobe.common.message import message

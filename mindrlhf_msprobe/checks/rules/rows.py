@@ -1,10 +1,8 @@
-"""What rules compare: arrays with a place for each name, and key data as arrays."""
+"""Key data as arrays, and which of their rows belong together."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,51 +15,6 @@ from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 
-
-class Named:
-    """Arrays with a place for each name, as rules keep them from step to step."""
-
-    def __init__(self) -> None:
-        self._places: dict[Hashable, int] = {}
-        self._last: dict[Hashable, tuple[Any, np.ndarray]] = {}
-        self._columns: dict[Hashable, np.ndarray] = {}
-
-    @property
-    def names(self) -> list[Any]:
-        """The names in the order of their places."""
-        return [*self._places]
-
-    def places(self, names: Sequence[Hashable], whose: Hashable = None) -> np.ndarray:
-        """Return the place of each name, a new one for those that were never seen.
-
-        Args:
-            whose: for the same names, one object, as last time of the same the answer is at hand.
-        """
-        last = self._last.get(whose)
-        if last is None or last[0] is not names:
-            known = self._places
-            found = np.array([known.setdefault(name, len(known)) for name in names], np.intp)
-            last = self._last[whose] = names, found
-        return last[1]
-
-    def column(self, name: Hashable, fill: Any) -> np.ndarray:
-        """Return an array, a row a place, to be changed in place; new rows hold `fill`."""
-        array = self._columns.get(name)
-        count = len(self._places) - (0 if array is None else len(array))
-        if array is None or count:
-            kind = object if isinstance(fill, str) else None
-            new = np.full((count, *np.shape(fill)), fill, kind)
-            array = self._columns[name] = new if array is None else np.concatenate([array, new])
-        return array
-
-
-@lru_cache(maxsize=1 << 16)
-def pattern_of(name: str) -> str:
-    """Return what names have in common that differ in numbers alone."""
-    return _NUMBER.sub("#", name)
-
-
-_NUMBER = re.compile(r"\d+")
 #: Rounding of a log-probability (nats): of float32, and of 16 bits, which hold 8 to 11 of a number.
 _ROUNDING = {"Float16": 2e-2, "BFloat16": 1e-1}
 
