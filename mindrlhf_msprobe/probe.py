@@ -140,7 +140,14 @@ class Probe:
         CURRENT.begin(self, self._recorder.fault)
 
     def _observe_calls(self, recorder: Recorder) -> None:
-        """Have calls computed again, if the configuration asks for it: else nothing is imported."""
+        """Have calls computed again, or replaced, if the configuration says so.
+
+        Else nothing is imported.
+        """
+        if self._config.graft:
+            from mindrlhf_msprobe.capture.playback.graft import Grafts
+
+            recorder.phases.graft(Grafts(self._config, recorder))
         recorder.phases.observe_calls(None)
         if self._config.task == ACCURACY_CHECK:
             from mindrlhf_msprobe.replay.second_opinion.opinion import check_accuracy
