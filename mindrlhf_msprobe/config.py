@@ -11,6 +11,7 @@ import inspect
 import itertools
 import math
 import numbers
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
@@ -26,6 +27,9 @@ from mindrlhf_msprobe.phases import PHASES, Phase, phase_table
 from mindrlhf_msprobe.storage.operators import parse_operator
 
 SECTION = "msprobe_config"
+
+#: An environment variable: the path of a JSON file with settings in the place of a trainer's own.
+OVERRIDES = "MSPROBE_OVERRIDES"
 
 #: A step_end that means: no end.
 NO_END = 2**31 - 1
@@ -271,7 +275,7 @@ def _graft(name: str, given: Any) -> dict[str, Any]:
     if of_load:
         items.pop("dump_after_load", None)
         items.setdefault("what", "input")
-    checks = {
+    checks: dict[str, Callable[[str, Any], Any]] = {
         "from": _path,
         "entries": _entries,
         "what": _what,
@@ -562,6 +566,19 @@ def _listed(value: Any) -> Any:
 _KEYS = tuple(key.name for key in dataclasses.fields(ProbeConfig))
 #: The keys that no other section of a trainer's file has.
 _OWN_KEYS = frozenset(_KEYS[: _KEYS.index("task")])
+
+
+def overridden(config: ProbeConfig) -> ProbeConfig:
+    """Return a configuration with the settings that `prove` and `hunt` have for a run, if any.
+
+    Raises:
+        ConfigError: the file that OVERRIDES names cannot be read, or a setting is wrong.
+    """
+    path = os.environ.get(OVERRIDES)
+    if not path or not config.msprobe:
+        return config
+    settings = read_yaml(Path(path), unique=SECTION)
+    return load_config({**{key: getattr(config, key) for key in _KEYS}, **settings})
 
 
 def phases_of(config: ProbeConfig | None) -> dict[str, Phase]:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
-from mindrlhf_msprobe.cli import preflight, run
+from mindrlhf_msprobe.cli import preflight, prove, run
 from mindrlhf_msprobe.cli.answering import (
     check_markdown,
     close_stdout,
@@ -33,7 +33,7 @@ from mindrlhf_msprobe.report.messages import say
 #: The commands in the order of the help, each a module of this room.
 _COMMANDS = (
     *("compare", "check", "mismatch", "show", "trend", "report", "merge", "estimate", "export"),
-    *("run", "accuracy", "replay", "preflight", "demo"),
+    *("run", "accuracy", "replay", "prove", "hunt", "preflight", "demo"),
 )
 #: What this package needs, as it is imported, and what is installed for that.
 _PACKAGES = {
@@ -74,6 +74,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8
     own, for_script = run.split(sys.argv[1:] if argv is None else argv)
     own, command = preflight.split(own)
+    own, again = prove.split(own)
+    command = command or again
     asked = [name for name in _COMMANDS if own[:1] == [name]]
     with (
         speaking(language_of(own)),
