@@ -115,9 +115,8 @@ def _of_record(
     of_role = tuple(name for name, one in phases.items() if one.role == role) or (phase,)
     head = (head_of(entry),)
     if finding.io == "parameters":
-        culprit = (
-            comparison.verdict.first_divergence and comparison.verdict.first_divergence.culprit
-        )
+        first = comparison.verdict.first_divergence
+        culprit = None if first is None else first.culprit
         alone = culprit is not None and culprit.code in _OF_ONE_PHASE
         return Place((), _PARAMETERS, (phase,) if alone else of_role, keys)
     backward = ".backward." in entry
