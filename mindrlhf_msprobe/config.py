@@ -83,6 +83,7 @@ GRAFTED = {
     "gradient": ("backward", "input"),
     "input_gradient": ("backward", "output"),
     "parameters": ("forward", "parameters"),
+    "updated_parameters": ("forward", "parameters"),
     "parameters_grad": ("parameters_grad", "parameters_grad"),
 }
 #: msprobe's names, in its section `load`, of what a graft has.

@@ -54,6 +54,7 @@ class ProvenCause(Shown):
         entries, what, phases: what was put in, as `graft` has it.
         explained: how many records behind it agree with A since.
         keys: key data between it and what was put in, which cannot be put in themselves.
+        reasons: what the comparison says of it.
     """
 
     where: Where
@@ -62,6 +63,7 @@ class ProvenCause(Shown):
     phases: tuple[str, ...]
     explained: int = 0
     keys: tuple[str, ...] = ()
+    reasons: Messages = ()
 
 
 @dataclass(frozen=True)

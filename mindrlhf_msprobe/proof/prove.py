@@ -27,7 +27,7 @@ from mindrlhf_msprobe.proof.places import (
     alike,
     disagreeing,
     head_of,
-    place_of,
+    places_of,
 )
 from mindrlhf_msprobe.proof.trials import Trial, TrialError, Trials, takes, why_of
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
@@ -135,18 +135,21 @@ class _Rounds:
 
     def _graft(self, current: Comparison, tensors: Run) -> Proof:
         """Put A's tensors in where the runs first differ, and again where they then do."""
+        first = current
         phases = phases_of(tensors.config())
         for number in range(1, self._of.rounds + 1):
-            where = Where.of(current.verdict.first_divergence)
+            divergence = current.verdict.first_divergence
+            where = Where.of(divergence)
             assert where is not None
             try:
-                place = place_of(current, tensors, phases)
+                places = places_of(current, tensors, phases)
             except NoPlaceError as nothing:
                 return self._without_place(where, nothing)
-            place = self._widened(_of_network(place, tensors), tensors)
-            if place in self._places:
+            place = self._next_of(places, tensors)
+            if place is None:
                 return self._end(self._partly(), message("proof.still_there"), remaining=where)
-            self._places.append(place)
+            self._contained: ProvenCause | None = None
+            self._replace_by(place)
             trial = self._make("graft", number, self._settings(tensors))
             put_in = _put_in(open_run(trial.run))
             after = self._compare(self._of.a, trial.run, f"graft{number}/comparison")
@@ -155,9 +158,14 @@ class _Rounds:
                 raise _UndecidedError(message("proof.incomparable"))
             if place.entries and not put_in:
                 return self._end(self._partly(), message("proof.not_put_in"), remaining=where)
-            explained = self._behind(current) - self._behind(after)
+            explained = self._behind(first) - self._behind(after)
+            explained -= sum(cause.explained for cause in self._causes)
             parts = (place.entries, place.what, place.phases, max(0, explained), place.keys)
-            self._causes.append(ProvenCause(where, *parts))
+            reasons = divergence.reasons if divergence is not None else ()
+            cause = ProvenCause(where, *parts, reasons)
+            if (known := self._contained) is not None:  # it stays where it was found first
+                cause = replace(cause, where=known.where, reasons=known.reasons)
+            self._causes.append(cause)
             left = [f for f in disagreeing(after) if not self._is_result(f)]
             if not left:
                 return self._end(Conclusion.PROVEN)
@@ -167,6 +175,11 @@ class _Rounds:
             message("proof.rounds", rounds=self._of.rounds),
             remaining=Where.of(current.verdict.first_divergence),
         )
+
+    def _next_of(self, places: Sequence[Place], tensors: Run) -> Place | None:
+        """Return the first place that has not been tried; None: all have."""
+        whole = [self._widened(_of_network(place, tensors), tensors) for place in places]
+        return next((place for place in whole if place not in self._places), None)
 
     def _without_place(self, where: Where, nothing: NoPlaceError) -> Proof:
         """Conclude where what differs cannot be put in."""
@@ -196,8 +209,6 @@ class _Rounds:
         before = [p for p in self._places if kinds & {alike(head) for head in p.entries}]
         if place.what != OF_A_CELL or not before:
             return place
-        for one in before:
-            self._places.remove(one)
         phases = tuple(dict.fromkeys(name for one in (*before, place) for name in one.phases))
         heads = {
             head_of(entry.name)
@@ -207,6 +218,15 @@ class _Rounds:
         }
         entries = tuple(sorted(head for head in heads if alike(head) in kinds))
         return replace(place, entries=entries, phases=phases)
+
+    def _replace_by(self, place: Place) -> None:
+        """Take a place; those that it contains are given up, with the causes that they were."""
+        for one in [*self._places]:
+            if set(one.entries) <= set(place.entries) and one.what == place.what and one.entries:
+                at = self._places.index(one)
+                self._contained = self._contained or self._causes[at]
+                del self._places[at], self._causes[at]
+        self._places.append(place)
 
     def _settings(self, tensors: Run) -> dict[str, Any]:
         path = str(tensors.path)

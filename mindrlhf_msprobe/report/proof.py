@@ -16,7 +16,7 @@ from mindrlhf_msprobe.findings.proof import (
     Where,
 )
 from mindrlhf_msprobe.report.answer import Lines, Rows, capped
-from mindrlhf_msprobe.report.messages import say, text_of
+from mindrlhf_msprobe.report.messages import paragraph, say, text_of
 
 _MOST_ENTRIES = 4
 _MOST_TRIALS = 40
@@ -55,9 +55,9 @@ def where_text(where: Where | None) -> str:
 
 
 def _cause(number: int, cause: ProvenCause) -> Iterator[Any]:
-    entries = capped(cause.entries, _MOST_ENTRIES)
-    yield say("proof.cause", number=number, cause=cause.where.cause, entries=entries)
-    details = [say("proof.first_at", where=where_text(cause.where))]
+    named = capped(cause.keys or cause.entries, _MOST_ENTRIES)
+    yield say("proof.cause", number=number, cause=cause.where.cause, entries=named)
+    details = [say("proof.first_at", where=where_text(cause.where)), paragraph(cause.reasons)]
     if cause.what:
         parts = [say(f"proof.part_{part}") for part in cause.what]
         details.append(say("proof.put_in", what=parts, phases=[*cause.phases]))

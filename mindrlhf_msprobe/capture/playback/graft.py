@@ -8,6 +8,7 @@ so that the cell explains all of the difference, or it does not. What is put in:
     gradient         the gradient that arrives at its outputs
     input_gradient   the gradient that leaves through its inputs
     parameters       parameters, when the phase opens
+    updated_parameters  the same when the phase closes: as its role's phases behind it have them
     parameters_grad  gradients of parameters, of one backward pass
 """
 
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.phases import Phase
 
 
+_UPDATED = "updated_parameters"
+
+
 @dataclass(frozen=True)
 class Wanted:
     """One graft of the configuration.
@@ -64,10 +68,15 @@ class Wanted:
         """Return whether it is put in in a step and a phase."""
         return (not self.steps or step in self.steps) and (not self.phases or phase in self.phases)
 
-    def records_of(self, entry: Entry) -> Iterator[tuple[str, Record]]:
-        """Yield the records of an entry that are put in, each with the text that names it."""
+    def records_of(self, entry: Entry, *, updated: bool = False) -> Iterator[tuple[str, Record]]:
+        """Yield the records of an entry that are put in, each with the text that names it.
+
+        Args:
+            updated: those of `updated_parameters` alone; else those of all others.
+        """
         direction = entry.direction
-        parts = {GRAFTED[what][1] for what in self.what if GRAFTED[what][0] == direction}
+        of = [what for what in self.what if (what == _UPDATED) is updated]
+        parts = {GRAFTED[what][1] for what in of if GRAFTED[what][0] == direction}
         if not parts:
             return
         head, _, call = entry.name.rpartition(f".{direction}.")
@@ -129,7 +138,8 @@ class Grafts:
             raise RunError.saying("error.graft_no_layers", path=run.path, rank=rank)
         for at in places:
             for entry in run.each_entry(at):
-                for text, record in wanted.records_of(entry):
+                records = *wanted.records_of(entry), *wanted.records_of(entry, updated=True)
+                for text, record in records:
                     if record.leaf.dtype is not None and record.location is None:
                         raise RunError.saying(
                             "error.graft_no_elements", path=run.path, record=record.name
@@ -163,10 +173,34 @@ class Grafts:
 
             if graph_mode():
                 raise UsageError.saying("error.graft_in_graph_mode", phase=phase.name)
-            for entry in wanted.run.each_entry(LayerPlace(phase.name, step, rank)):
+            at = LayerPlace(phase.name, step, rank)
+            for entry in wanted.run.each_entry(at):
                 for _, record in wanted.records_of(entry):
                     found.add(number, entry, record)
-        return found if found.records else None
+            if _UPDATED in wanted.what:
+                self._add_updated(found, number, at)
+        return found if found.records or found.updated else None
+
+    def _add_updated(self, found: PhaseGraft, number: int, at: LayerPlace) -> None:
+        """Add the parameters that the phases of a role have first after one of them has ended."""
+        wanted = self._wanted[number]
+        phases = self._recorder.config.phase_table()
+        names = {name for name, one in phases.items() if one.role == phases[at.phase].role}
+        ended = max((entry.seq for entry in wanted.run.each_entry(at)), default=-1)
+        later = [s for s in wanted.run.steps if s > at.step]
+        for step in (at.step, *later[:1]):
+            behind = (
+                entry
+                for place in wanted.run.layer_places(step=step, rank=at.rank)
+                if place.phase in names
+                for entry in wanted.run.each_entry(place)
+                if step > at.step or entry.seq > ended
+            )
+            for entry in sorted(behind, key=lambda entry: entry.seq):
+                for _, record in wanted.records_of(entry, updated=True):
+                    if record.leaf.dtype is not None:
+                        name = network_name(entry.cell, record.path)
+                        found.updated.setdefault(name, _Source(number, record))
 
     def has_put(self, number: int) -> None:
         """Count a record that was put in."""
@@ -217,6 +251,7 @@ class PhaseGraft:
     Attributes:
         records: by their names, those that come while it is open.
         parameters: by their names in the network, those that are set when it opens.
+        updated: likewise, when it closes.
         cells: the cells that must be seen for that.
     """
 
@@ -224,6 +259,7 @@ class PhaseGraft:
     opening: int
     records: dict[str, _Source] = field(default_factory=dict)
     parameters: dict[str, _Source] = field(default_factory=dict)
+    updated: dict[str, _Source] = field(default_factory=dict)
     cells: set[str] = field(default_factory=set)
     _parts: set[tuple[str, str]] = field(default_factory=set)
     _used: set[str] = field(default_factory=set)
@@ -239,9 +275,12 @@ class PhaseGraft:
             self.parameters[network_name(entry.cell, record.path)] = source
 
     def open(self, network: nn.Cell) -> None:
-        """Set the parameters."""
+        """Set the parameters that the phase begins with."""
+        self._set(network, self.parameters)
+
+    def _set(self, network: nn.Cell, parameters: Mapping[str, _Source]) -> None:
         own = dict(network.parameters_and_names())
-        for name, source in self.parameters.items():
+        for name, source in parameters.items():
             parameter = own.get(name)
             tensor = None if parameter is None else self._fitting(source, parameter)
             if parameter is not None and tensor is not None:
@@ -249,8 +288,9 @@ class PhaseGraft:
                     ops.assign(parameter, tensor)  # in place: what is compiled holds its address
                 self._has_put(source)
 
-    def close(self) -> None:
-        """Count what did not come, and note what did."""
+    def close(self, network: nn.Cell) -> None:
+        """Set the parameters that an update ends with; count what did not come."""
+        self._set(network, self.updated)
         for name, source in self.records.items():
             if name not in self._used and source.record.io != "parameters":
                 self.grafts.leave(source.number, message("graft.did_not_run"))

@@ -239,7 +239,7 @@ class EagerCapture:
                 self.opening.observer.close()
         if self.opening.graft is not None:
             with self.opening.guard("lost.graft"):
-                self.opening.graft.close()
+                self.opening.graft.close(self.opening.root)
         with self.opening.guard("lost.phase_entries"):
             self.opening.entries.flush()
 
