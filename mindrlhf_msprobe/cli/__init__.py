@@ -24,7 +24,7 @@ from mindrlhf_msprobe.cli.answering import (
     write_markdown,
 )
 from mindrlhf_msprobe.cli.parsing import Command, Parser, in_our_words, joined, language_of
-from mindrlhf_msprobe.common.exit_codes import UNDECIDED
+from mindrlhf_msprobe.common.exit_codes import BISECT_SKIPS, UNDECIDED
 from mindrlhf_msprobe.common.language import speak, speaking
 from mindrlhf_msprobe.common.printable import printable_lines
 from mindrlhf_msprobe.errors import ConfigError, MsprobeError
@@ -96,6 +96,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _answered(arguments: argparse.Namespace) -> int:
+    code = _code_of(arguments)
+    return BISECT_SKIPS if code == UNDECIDED and getattr(arguments, "bisect", False) else code
+
+
+def _code_of(arguments: argparse.Namespace) -> int:
     if arguments.command == run.NAME:
         return run.run_script(arguments)  # what the script raises is Python's to report
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -174,7 +173,6 @@ class Hunt:
     trials: tuple[Trial, ...] = ()
     rest_is_good: bool | None = None
     why: Messages = ()
-    skipped: tuple[str, ...] = field(default=())
 
     @property
     def found(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.secret import is_secret_key
 from mindrlhf_msprobe.common.yaml_file import read_yaml
+from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings.proof import Setting
 from mindrlhf_msprobe.storage.layout import WITHHELD
@@ -41,7 +42,7 @@ class Files:
         found = {}
         for keys in dict.fromkeys([*sides[0], *sides[1]]):
             good, bad = (side.get(keys, _ABSENT) for side in sides)
-            if repr(good) != repr(bad):
+            if keys[0] != SECTION and repr(good) != repr(bad):  # not how runs are recorded
                 name = ".".join(map(str, keys))
                 texts = (_shown(keys[-1], value) for value in (good, bad))
                 found[keys] = Setting("setting", name, *texts)

@@ -7,6 +7,7 @@ Input", 2002, ddmin); commits are found by `git bisect`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ HUNT_FILE = "hunt.json"
 GOOD, BAD, UNDECIDED = "good", "bad", "undecided"
 _FIRST_BAD = "is the first bad commit"
 _MOST_SETS = 4
+_MOST_COMMITS = 16
 
 #: Is told the number of a trial that begins.
 Progress = Callable[[int], None]
@@ -134,8 +136,7 @@ class _Hunt:
             sets.append(tuple(self._items[i].setting for i in smallest))
             left = [i for i in left if i not in smallest]
         rest = None if not left else self._result(left) == GOOD
-        undecided = [one.path for one in self._made if one.result == UNDECIDED]
-        return self._end(sets=tuple(sets), rest=rest, skipped=tuple(undecided))
+        return self._end(sets=tuple(sets), rest=rest)
 
     def _refused(self) -> Message | None:
         """Return why nothing can be found: GOOD is not good, or BAD is not bad."""
@@ -258,20 +259,20 @@ class _Hunt:
                     else message("hunt.bad_is_not_bad", result=self._made[-1].result)
                 )
         done = git("bisect", "start", commits.bad, commits.good, directory=tree)
-        skipped = []
         while done.returncode == 0 and _FIRST_BAD not in done.stdout:
             commit = git("rev-parse", "HEAD", directory=tree).stdout.strip()
             result = self._of_commit(commit, tree)
-            if result == UNDECIDED:
-                skipped.append(commit)
             done = git("bisect", "skip" if result == UNDECIDED else result, directory=tree)
         if _FIRST_BAD not in done.stdout:
-            why = (done.stdout + done.stderr).strip()[:300]
-            return self._end(message("hunt.git", why=why), skipped=tuple(skipped))
+            if left := re.findall(r"^[0-9a-f]{40}$", done.stdout, re.MULTILINE):
+                why = message("hunt.one_of", commits=left[:_MOST_COMMITS])
+            else:
+                why = message("hunt.git", why=(done.stdout + done.stderr).strip()[:300])
+            return self._end(why)
         commit = done.stdout.partition(" ")[0].rpartition("\n")[2]
         subject = git("log", "-1", "--format=%s", commit, directory=tree).stdout.strip()
         found = Setting("commit", commit, None, subject)
-        return self._end(commit=found, skipped=tuple(skipped))
+        return self._end(commit=found)
 
     def _of_commit(self, commit: str, tree: Path) -> str:
         return self._judged([], f"commit-{commit[:12]}", tree, commit)
@@ -282,10 +283,6 @@ class _Hunt:
         sets: tuple[tuple[Setting, ...], ...] = (),
         rest: bool | None = None,
         commit: Setting | None = None,
-        skipped: tuple[str, ...] = (),
     ) -> Hunt:
         settings = tuple(item.setting for item in self._items)
-        return Hunt(
-            *(str(self._of.output), settings, sets, commit, tuple(self._made), rest, why),
-            skipped=skipped,
-        )
+        return Hunt(str(self._of.output), settings, sets, commit, tuple(self._made), rest, why)

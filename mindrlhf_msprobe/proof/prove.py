@@ -271,7 +271,7 @@ class _Rounds:
         result = self._compare(self._of.a, path, output)
         if not result:
             self._noise = Where.of(result.verdict.first_divergence)
-            raise _UndecidedError(message("proof.a_differs", path=path))
+            raise _UndecidedError(message("proof.a_differs", path=str(path)))
         self._evidence.append(message("proof.a_again"))
         return open_run(path)
 

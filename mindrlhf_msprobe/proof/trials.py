@@ -128,10 +128,12 @@ class Trials:
         seconds = round(time.monotonic() - began, 1)
         if code != 0:
             known = "proof.stopped" if code is None else "proof.failed"
-            where = {"path": own / _PRINTED, "lines": _last_lines(own / _PRINTED)}
+            where = {"path": str(own / _PRINTED), "lines": _last_lines(own / _PRINTED)}
             raise TrialError.saying(known, code=code, seconds=self._seconds, **where)
         if not _is_run(own / RUN):
-            raise TrialError.saying("proof.recorded_nothing", path=own / RUN, variable=OVERRIDES)
+            raise TrialError.saying(
+                "proof.recorded_nothing", path=str(own / RUN), variable=OVERRIDES
+            )
         write_json(own / _TRIAL, {"made_of": made_of, "exit_code": code, "seconds": seconds})
         return Trial(own, seconds, False)
 

@@ -20,6 +20,7 @@ from mindrlhf_msprobe.report.messages import paragraph, say, text_of
 
 _MOST_ENTRIES = 4
 _MOST_TRIALS = 40
+_MOST_UNDECIDED = 5
 
 
 def proof_lines(found: Proof) -> Lines:
@@ -95,8 +96,10 @@ def hunt_lines(found: Hunt) -> Lines:
         lines.append([_setting(found.commit)])
     if found.rest_is_good is not None:
         lines.append(say("hunt.rest", good=found.rest_is_good))
-    if found.skipped:
-        lines += [say("hunt.skipped"), capped(found.skipped, _MOST_TRIALS)]
+    undecided = [one for one in found.trials if one.result == "undecided"]
+    if undecided:
+        lines.append(say("hunt.skipped"))
+        lines.append(capped(undecided, _MOST_UNDECIDED, show=_undecided))
     if found.trials:
         header = [say(f"hunt.column_{name}") for name in ("trial", "result", "seconds", "bad")]
         rows = [*map(_trial, found.trials[:_MOST_TRIALS])]
@@ -110,6 +113,10 @@ def _setting(one: Setting) -> str:
 
 def _trial(one: Trial) -> list[str]:
     bad = ", ".join(one.bad) or say("hunt.none")
-    result = say(f"hunt.result_{one.result}", why=one.why)
     name = one.path.rpartition("/")[2]
-    return [name, result, f"{one.seconds:.1f}", bad]
+    return [name, say(f"hunt.result_{one.result}"), f"{one.seconds:.1f}", bad]
+
+
+def _undecided(one: Trial) -> str:
+    why = say("proof.incomparable") if one.why is None else text_of(one.why)
+    return say("hunt.undecided_trial", name=one.path.rpartition("/")[2], why=why)
