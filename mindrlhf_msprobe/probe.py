@@ -123,6 +123,11 @@ class Probe:
             from mindrlhf_msprobe.capture.playback.playback import Playback
 
             playback = Playback(self._config, rank)
+        grafts = None
+        if self._config.graft and recorded:
+            from mindrlhf_msprobe.capture.playback.graft import Grafts
+
+            grafts = Grafts(self._config, rank)
         if not recorded:
             CURRENT.expected = True
             self._playback = playback
@@ -134,6 +139,8 @@ class Probe:
         CURRENT.recorded.append((self._recorder.root, rank))
         if playback is not None:
             playback.record(self._recorder)
+        if grafts is not None:
+            grafts.record(self._recorder)
         self._playback = playback
         self._observe_calls(self._recorder)
         atexit.register(self._close_at_exit)
@@ -146,14 +153,7 @@ class Probe:
         CURRENT.begin(self, self._recorder.fault)
 
     def _observe_calls(self, recorder: Recorder) -> None:
-        """Have calls computed again, or replaced, if the configuration says so.
-
-        Else nothing is imported.
-        """
-        if self._config.graft:
-            from mindrlhf_msprobe.capture.playback.graft import Grafts
-
-            recorder.phases.graft(Grafts(self._config, recorder))
+        """Have calls computed again, if the configuration asks for it: else nothing is imported."""
         recorder.phases.observe_calls(None)
         if self._config.task == ACCURACY_CHECK:
             from mindrlhf_msprobe.replay.second_opinion.opinion import check_accuracy

@@ -98,24 +98,27 @@ class Grafts:
 
     Args:
         config: with `graft`.
-        recorder: of this process.
+        rank: this process's.
 
     Raises:
         RunError: a run cannot be read, is the one that is recorded, or lacks what is to be put in:
             the entry, its elements, or this rank.
     """
 
-    def __init__(self, config: ProbeConfig, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, config: ProbeConfig, rank: int) -> None:
+        self._rank = rank
+        self._phases = config.phase_table()
+        self._recorder: Recorder | None = None
         self._wanted: list[Wanted] = []
+        own = Path(config.dump_path).expanduser().resolve()
         runs: dict[str, Run] = {}
         for given in config.graft:
-            if given["ranks"] and recorder.rank not in given["ranks"]:
+            if given["ranks"] and rank not in given["ranks"]:
                 continue
             path = given["from"]
             if path not in runs:
                 root = Path(path).expanduser().absolute()
-                if root.resolve() == recorder.root.resolve():
+                if root.resolve() == own:
                     raise RunError.saying("error.playback_itself", path=path)
                 runs[path] = open_run(root)
             parts = (given[name] for name in ("entries", "what", "steps", "phases"))
@@ -125,13 +128,18 @@ class Grafts:
         #: Of each graft how many records were put in, and why others were not.
         self._put = [0] * len(self._wanted)
         self._left: list[Counter[Message]] = [Counter() for _ in self._wanted]
+
+    def record(self, recorder: Recorder) -> None:
+        """Put them into what is recorded from now on, and say so."""
+        self._recorder = recorder
         for one in self._wanted:
             warn("log.grafted", what=[*one.what], entries=[*one.entries], path=one.run.path)
         self.note()
+        recorder.phases.graft(self)
 
     def _check(self, wanted: Wanted) -> None:
         """Refuse what cannot be put in."""
-        run, rank = wanted.run, self._recorder.rank
+        run, rank = wanted.run, self._rank
         missing, names = set(wanted.entries), set()
         places = [at for at in run.layer_places(rank=rank) if wanted.is_at(at.step, at.phase)]
         if not places:
@@ -158,13 +166,12 @@ class Grafts:
             nearest=nearest_of(text, sorted(names)),
         )
 
-    def of_phase(self, phase: Phase, opening: int) -> PhaseGraft | None:
+    def of_phase(self, phase: Phase, step: int, opening: int) -> PhaseGraft | None:
         """Return what is put into one opening of a phase; None: nothing.
 
         Raises:
             UsageError: the network is compiled.
         """
-        step, rank = self._recorder.step, self._recorder.rank
         found = PhaseGraft(self, opening)
         for number, wanted in enumerate(self._wanted):
             if not wanted.is_at(step, phase.name):
@@ -173,7 +180,7 @@ class Grafts:
 
             if graph_mode():
                 raise UsageError.saying("error.graft_in_graph_mode", phase=phase.name)
-            at = LayerPlace(phase.name, step, rank)
+            at = LayerPlace(phase.name, step, self._rank)
             for entry in wanted.run.each_entry(at):
                 for _, record in wanted.records_of(entry):
                     found.add(number, entry, record)
@@ -184,8 +191,8 @@ class Grafts:
     def _add_updated(self, found: PhaseGraft, number: int, at: LayerPlace) -> None:
         """Add the parameters that the phases of a role have first after one of them has ended."""
         wanted = self._wanted[number]
-        phases = self._recorder.config.phase_table()
-        names = {name for name, one in phases.items() if one.role == phases[at.phase].role}
+        role = self._phases[at.phase].role
+        names = {name for name, one in self._phases.items() if one.role == role}
         ended = max((entry.seq for entry in wanted.run.each_entry(at)), default=-1)
         later = [s for s in wanted.run.steps if s > at.step]
         for step in (at.step, *later[:1]):
@@ -224,7 +231,7 @@ class Grafts:
             }
             for wanted, put, left in zip(self._wanted, self._put, self._left)
         ]
-        if content:
+        if content and self._recorder is not None:
             self._recorder.note(Grafted(content))
 
 
@@ -262,7 +269,7 @@ class PhaseGraft:
     updated: dict[str, _Source] = field(default_factory=dict)
     cells: set[str] = field(default_factory=set)
     _parts: set[tuple[str, str]] = field(default_factory=set)
-    _used: set[str] = field(default_factory=set)
+    _came: set[str] = field(default_factory=set)
 
     def add(self, number: int, entry: Entry, record: Record) -> None:
         """Take a record that is to be put in."""
@@ -292,7 +299,7 @@ class PhaseGraft:
         """Set the parameters that an update ends with; count what did not come."""
         self._set(network, self.updated)
         for name, source in self.records.items():
-            if name not in self._used and source.record.io != "parameters":
+            if name not in self._came and source.record.io != "parameters":
                 self.grafts.leave(source.number, message("graft.did_not_run"))
         self.grafts.note()
 
@@ -386,6 +393,7 @@ class PhaseGraft:
 
     def _fitting(self, source: _Source, value: Tensor) -> Tensor | None:
         """Return the tensor to put in; None where it does not fit, which is counted."""
+        self._came.add(source.record.name)
         if is_sharded(value):
             self.grafts.leave(source.number, message("graft.is_sharded"))
             return None
@@ -402,7 +410,6 @@ class PhaseGraft:
         return None
 
     def _has_put(self, source: _Source) -> None:
-        self._used.add(source.record.name)
         self.grafts.has_put(source.number)
 
 

@@ -287,7 +287,9 @@ class Phases:
             observer=None
             if self._observer_of is None
             else self._observer_of(phase, counters.openings),
-            graft=None if self._grafts is None else self._grafts.of_phase(phase, counters.openings),
+            graft=None
+            if self._grafts is None
+            else self._grafts.of_phase(phase, self._run.step, counters.openings),
         )
         self._openings[phase.role] = opening
         counters.openings += 1
