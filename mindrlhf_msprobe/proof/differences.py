@@ -49,24 +49,18 @@ class Files:
         return found
 
     def mixed(self, bad: Collection[Keys]) -> dict[str, Any]:
-        """Return the good settings, with some from the bad file."""
-        mixed: Any = copy.deepcopy(dict(self.good))
-        for keys in bad:
-            value, inside = self.bad, True
-            for key in keys:
-                inside = isinstance(value, Mapping) and key in value
-                value = value[key] if inside else value
-                if not inside:
-                    break
-            place = mixed
-            for key in keys[:-1]:
-                if not isinstance(place.get(key), dict):
-                    place[key] = {}
-                place = place[key]
-            if inside:
-                place[keys[-1]] = copy.deepcopy(value)
-            else:
-                place.pop(keys[-1], None)
+        """Return the good settings, with some from the bad file.
+
+        Where one file has a value and the other a section, the bad side's takes the place.
+        """
+        good, other = (dict(_leaves(side, ())) for side in (self.good, self.bad))
+        chosen = {keys: other[keys] for keys in bad if keys in other}
+        mixed: dict[str, Any] = {}
+        for keys, value in good.items():
+            if keys not in bad and not any(_is_inside(keys, one) for one in chosen):
+                _put(mixed, keys, value)
+        for keys, value in chosen.items():
+            _put(mixed, keys, value)
         return mixed
 
 
@@ -126,6 +120,18 @@ def read_between(texts: Sequence[str]) -> Files | Variables | Interpreters | Com
     if len(texts) == 2 and not any(path.exists() for path in paths):
         return Commits(*map(_commit, texts))
     raise UsageError.saying("error.hunt_between", given=" ".join(texts))
+
+
+def _is_inside(one: Keys, other: Keys) -> bool:
+    """Return whether one of two settings would lie inside the other."""
+    shorter = min(len(one), len(other))
+    return one != other and one[:shorter] == other[:shorter]
+
+
+def _put(settings: dict[str, Any], keys: Keys, value: Any) -> None:
+    for key in keys[:-1]:
+        settings = settings.setdefault(key, {})
+    settings[keys[-1]] = copy.deepcopy(value)
 
 
 def _leaves(value: Any, keys: Keys) -> Iterator[tuple[Keys, Any]]:

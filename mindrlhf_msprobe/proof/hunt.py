@@ -7,6 +7,7 @@ Input", 2002, ddmin); commits are found by `git bisect`.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -132,9 +133,9 @@ class _Hunt:
             return self._end(why)
         left, sets = [*everything], list[tuple[Setting, ...]]()
         while len(sets) < _MOST_SETS and left and self._result(left) == BAD:
-            smallest = self._smallest(left)
-            sets.append(tuple(self._items[i].setting for i in smallest))
-            left = [i for i in left if i not in smallest]
+            chosen = smallest(left, self._result)
+            sets.append(tuple(self._items[i].setting for i in chosen))
+            left = [i for i in left if i not in chosen]
         rest = None if not left else self._result(left) == GOOD
         return self._end(sets=tuple(sets), rest=rest)
 
@@ -149,30 +150,6 @@ class _Hunt:
             return message("hunt.good_is_not_good")
         result = self._result([*range(len(self._items))])
         return None if result == BAD else message("hunt.bad_is_not_bad", result=result)
-
-    def _smallest(self, items: list[int]) -> list[int]:
-        """Return a smallest part of the differences that is bad: without any of them it is not.
-
-        The interpreters between are tried before the others: each of them has those before it.
-        """
-        parts = 2
-        while len(items) > 1:
-            cut = [
-                items[i * len(items) // parts : (i + 1) * len(items) // parts] for i in range(parts)
-            ]
-            cut = [part for part in cut if part]
-            without = [[i for i in items if i not in part] for part in cut]
-            smaller = next(
-                (one for one in (*cut, *without) if one and self._result(one) == BAD), None
-            )
-            if smaller is not None:
-                parts = 2 if smaller in cut else max(parts - 1, 2)
-                items = smaller
-            elif parts >= len(items):
-                break
-            else:
-                parts = min(2 * parts, len(items))
-        return items
 
     def _result(self, bad: Sequence[int]) -> str:
         """Return what a run with these bad values is."""
@@ -286,3 +263,26 @@ class _Hunt:
     ) -> Hunt:
         settings = tuple(item.setting for item in self._items)
         return Hunt(str(self._of.output), settings, sets, commit, tuple(self._made), rest, why)
+
+
+def smallest(items: list[int], result: Callable[[Sequence[int]], str]) -> list[int]:
+    """Return a smallest part of the differences that is bad: without any of them it is not.
+
+    Args:
+        items: which are bad together.
+        result: tells what a run with some of them is.
+    """
+    parts = 2
+    while len(items) > 1:
+        bounds = [i * len(items) // parts for i in range(parts + 1)]
+        cut = [items[first:last] for first, last in itertools.pairwise(bounds)]
+        without = [[i for i in items if i not in part] for part in cut]
+        smaller = next((one for one in (*cut, *without) if one and result(one) == BAD), None)
+        if smaller is not None:
+            parts = 2 if smaller in cut else max(parts - 1, 2)
+            items = smaller
+        elif parts >= len(items):
+            break
+        else:
+            parts = min(2 * parts, len(items))
+    return items
