@@ -11,6 +11,7 @@ import inspect
 import itertools
 import math
 import numbers
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
@@ -26,6 +27,9 @@ from mindrlhf_msprobe.phases import PHASES, Phase, phase_table
 from mindrlhf_msprobe.storage.operators import parse_operator
 
 SECTION = "msprobe_config"
+
+#: An environment variable: the path of a JSON file with settings in the place of a trainer's own.
+OVERRIDES = "MSPROBE_OVERRIDES"
 
 #: A step_end that means: no end.
 NO_END = 2**31 - 1
@@ -71,6 +75,19 @@ RECORD = "record"
 
 #: In which order recorded rollouts are played.
 SAME, CYCLE, SHUFFLE = "same", "cycle", "shuffle"
+
+#: What a graft puts in, as it is called there: the direction of the entries, and the part of them.
+GRAFTED = {
+    "output": ("forward", "output"),
+    "input": ("forward", "input"),
+    "gradient": ("backward", "input"),
+    "input_gradient": ("backward", "output"),
+    "parameters": ("forward", "parameters"),
+    "updated_parameters": ("forward", "parameters"),
+    "parameters_grad": ("parameters_grad", "parameters_grad"),
+}
+#: msprobe's names, in its section `load`, of what a graft has.
+_OF_LOAD = {"path": "from", "modules": "entries", "step": "steps", "rank": "ranks"}
 
 #: How many patterns `include` and `exclude` may have: each is tried on the name of every cell.
 MOST_PATTERNS = 1000
@@ -257,6 +274,52 @@ def _runs_of_values(name: str, value: Any) -> dict[str, str]:
     return {key: str(run) for key, run in runs.items()}
 
 
+def _grafts(name: str, value: Any) -> tuple[dict[str, Any], ...]:
+    """Return grafts with all their keys; one alone may be given without a list around it."""
+    several = [value] if isinstance(value, Mapping) else value
+    items = _items(name, several, message("config.graft"))
+    return tuple(_graft(f"{name}[{i}]", item) for i, item in enumerate(items))
+
+
+def _graft(name: str, given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise _fail(name, given, message("config.graft"))
+    of_load = "modules" in given  # msprobe's: what a module is given
+    items = {_OF_LOAD.get(key, key) if of_load else key: item for key, item in given.items()}
+    if of_load:
+        items.pop("dump_after_load", None)
+        items.setdefault("what", "input")
+    checks: dict[str, Callable[[str, Any], Any]] = {
+        "from": _path,
+        "entries": _entries,
+        "what": _what,
+        "steps": _numbers("steps"),
+        "phases": _texts,
+        "ranks": _numbers("ranks"),
+    }
+    for key, item in items.items():
+        if key not in checks:
+            raise _fail(f"{name}.{key}", item, message("config.one_of", choices=", ".join(checks)))
+    missing = [key for key in ("from", "entries") if not items.get(key)]
+    if missing:
+        raise _fail(f"{name}.{missing[0]}", items.get(missing[0]), message("config.graft"))
+    items.setdefault("what", "output")
+    return {key: check(f"{name}.{key}", items.get(key)) for key, check in checks.items()}
+
+
+def _what(name: str, value: Any) -> tuple[str, ...]:
+    return _some_of(*GRAFTED)(name, [value] if isinstance(value, str) else value)
+
+
+def _entries(name: str, value: Any) -> tuple[str, ...]:
+    """Return what names entries: `Cell.<cell>.<Class>`, one call of it, or one record."""
+    texts = _texts(name, value)
+    for i, text in enumerate(texts):
+        if not text.startswith(("Cell.", "Module.")) or text.count(".") < 2:
+            raise _fail(f"{name}[{i}]", text, message("config.graft_entry"))
+    return tuple(re.sub(r"^Module\.", "Cell.", text) for text in texts)
+
+
 def _own_phases(name: str, value: Any) -> dict[str, str]:
     phases, standard = _pairs(name, value, "config.phases"), {phase.name for phase in PHASES}
     for phase, role in phases.items():
@@ -358,6 +421,7 @@ class ProbeConfig:
     rollout_seed: int = _setting(0, _whole_number(0))
     rollout_steps: Sequence[int] = _setting((), _step_window)
     replace: Mapping[str, str] = _setting({}, _runs_of_values)
+    graft: Sequence[Mapping[str, Any]] = _setting((), _grafts)
     compare_to: str = _setting("", _or_nothing(_path))
     on_divergence: str = _setting(WARN, _choice(WARN, RECORD, STOP))
 
@@ -500,13 +564,31 @@ class ProbeConfig:
     def to_json(self) -> dict[str, Any]:
         """Return the configuration as plain JSON values."""
         values = dataclasses.asdict(self)
-        return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+        values["graft"] = [{k: _listed(v) for k, v in one.items()} for one in self.graft]
+        return {key: _listed(value) for key, value in values.items()}
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 #: All keys, in the order of the documents.
 _KEYS = tuple(key.name for key in dataclasses.fields(ProbeConfig))
 #: The keys that no other section of a trainer's file has.
 _OWN_KEYS = frozenset(_KEYS[: _KEYS.index("task")])
+
+
+def overridden(config: ProbeConfig) -> ProbeConfig:
+    """Return a configuration with the settings that `prove` and `hunt` have for a run, if any.
+
+    Raises:
+        ConfigError: the file that OVERRIDES names cannot be read, or a setting is wrong.
+    """
+    path = os.environ.get(OVERRIDES)
+    if not path or not config.msprobe:
+        return config
+    settings = read_yaml(Path(path), unique=SECTION)
+    return load_config({**{key: getattr(config, key) for key in _KEYS}, **settings})
 
 
 def phases_of(config: ProbeConfig | None) -> dict[str, Phase]:

@@ -22,7 +22,13 @@ from mindrlhf_msprobe.capture.arguments import (
 )
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.config import ACCURACY_CHECK, FREE_BENCHMARK, ProbeConfig, load_config
+from mindrlhf_msprobe.config import (
+    ACCURACY_CHECK,
+    FREE_BENCHMARK,
+    ProbeConfig,
+    load_config,
+    overridden,
+)
 from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import GENERATE, PHASE_TOKENS, ROLES, Phase, names_of
 from mindrlhf_msprobe.storage.manifest import coverage
@@ -68,7 +74,7 @@ class Probe:
     def __init__(self, config: ProbeConfig | None = None) -> None:
         if not isinstance(config, ProbeConfig | None):
             raise UsageError.saying("error.no_config", name=type(config).__name__)
-        self._config = config or ProbeConfig()
+        self._config = overridden(config or ProbeConfig())
         self._phases = self._config.phase_table()
         self._networks: dict[str, Any] = {}
         self._open: PhaseContext | None = None
@@ -117,6 +123,11 @@ class Probe:
             from mindrlhf_msprobe.capture.playback.playback import Playback
 
             playback = Playback(self._config, rank)
+        grafts = None
+        if self._config.graft and recorded:
+            from mindrlhf_msprobe.capture.playback.graft import Grafts
+
+            grafts = Grafts(self._config, rank)
         if not recorded:
             CURRENT.expected = True
             self._playback = playback
@@ -128,6 +139,8 @@ class Probe:
         CURRENT.recorded.append((self._recorder.root, rank))
         if playback is not None:
             playback.record(self._recorder)
+        if grafts is not None:
+            grafts.record(self._recorder)
         self._playback = playback
         self._observe_calls(self._recorder)
         atexit.register(self._close_at_exit)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
-from mindrlhf_msprobe.cli import preflight, run
+from mindrlhf_msprobe.cli import preflight, prove, run
 from mindrlhf_msprobe.cli.answering import (
     check_markdown,
     close_stdout,
@@ -24,7 +24,7 @@ from mindrlhf_msprobe.cli.answering import (
     write_markdown,
 )
 from mindrlhf_msprobe.cli.parsing import Command, Parser, in_our_words, joined, language_of
-from mindrlhf_msprobe.common.exit_codes import UNDECIDED
+from mindrlhf_msprobe.common.exit_codes import BISECT_SKIPS, UNDECIDED
 from mindrlhf_msprobe.common.language import speak, speaking
 from mindrlhf_msprobe.common.printable import printable_lines
 from mindrlhf_msprobe.errors import ConfigError, MsprobeError
@@ -33,7 +33,7 @@ from mindrlhf_msprobe.report.messages import say
 #: The commands in the order of the help, each a module of this room.
 _COMMANDS = (
     *("compare", "check", "mismatch", "show", "trend", "report", "merge", "estimate", "export"),
-    *("run", "accuracy", "replay", "preflight", "demo"),
+    *("run", "accuracy", "replay", "prove", "hunt", "preflight", "demo"),
 )
 #: What this package needs, as it is imported, and what is installed for that.
 _PACKAGES = {
@@ -74,6 +74,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8
     own, for_script = run.split(sys.argv[1:] if argv is None else argv)
     own, command = preflight.split(own)
+    own, again = prove.split(own)
+    command = command or again
     asked = [name for name in _COMMANDS if own[:1] == [name]]
     with (
         speaking(language_of(own)),
@@ -94,6 +96,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _answered(arguments: argparse.Namespace) -> int:
+    code = _code_of(arguments)
+    return BISECT_SKIPS if code == UNDECIDED and getattr(arguments, "bisect", False) else code
+
+
+def _code_of(arguments: argparse.Namespace) -> int:
     if arguments.command == run.NAME:
         return run.run_script(arguments)  # what the script raises is Python's to report
     try:

@@ -87,6 +87,7 @@ def add_parser(commands: Commands) -> None:
     add("--all-rows", action="store_true", group="output")
     add("--tokenizer", metavar="FILE", group="output")
     add("--fail-on", choices=FAIL_ON, default=FAIL_ON[0], group="output")
+    add("--bisect", action="store_true", group="output")
     add("--replay", action="store_true", group="replay")
     add("--network", metavar="MODULE:FUNCTION|FILE", group="replay")
     add("--workers", type=int, metavar="N", group="processes")

@@ -277,12 +277,14 @@ def collect_rarely() -> None:
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
 
 
-def add_tolerance(command: Command) -> None:
+def add_tolerance(command: Command, *, noise: bool = True) -> None:
     """Add the options that say how far values may be apart, by number, rules or further runs."""
     command.add_argument("--rtol", type=float, default=0.0)
     command.add_argument("--atol", type=float, default=0.0)
     command.add_argument("--tolerance", metavar="FILE", group="tolerance")
-    command.add_argument("--noise", metavar="RUN", action="append", default=[], group="tolerance")
+    if noise:
+        repeated: Any = {"action": "append", "default": [], "group": "tolerance"}
+        command.add_argument("--noise", metavar="RUN", **repeated)
 
 
 def tolerances_of(arguments: argparse.Namespace) -> Tolerances:

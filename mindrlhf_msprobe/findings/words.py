@@ -30,8 +30,14 @@ class Keyword(str, Enum):
 
 
 #: Conclusions by what they are to a command; of all others it is not decided.
-_WELL = ("identical", "within_tolerance", "within_rounding", "healthy", "ordinary")
-_NOT_WELL = ("diverged", "parted", "unhealthy", "wrong")
+_WELL = (
+    *("identical", "within_tolerance", "within_rounding", "healthy", "ordinary"),
+    *("proven", "nothing_differs"),
+)
+_NOT_WELL = (
+    *("diverged", "parted", "unhealthy", "wrong"),
+    *("not_alone", "not_the_cause", "not_reproducible"),
+)
 
 
 class Status(Keyword):

@@ -68,7 +68,7 @@ def run_command(command: Sequence[str], seconds: float | None) -> tuple[str | No
     if settings:
         sections = {**settings[0]["settings"], "taken": BY_SCRIPT}
     sections["script"] = {
-        "command": _without_secrets(command),
+        "command": without_secrets(command),
         "exit_code": exit_code,
         "stopped": exit_code is None,
         "seconds": round(took, 1),
@@ -99,10 +99,10 @@ def _run(command: Sequence[str], seconds: float | None, notes: str) -> int | Non
         return None
     finally:
         if process.returncode is None:
-            _stop(process)
+            stop(process)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def stop(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started."""
     for how, patience in _ENDING:
         with suppress(ProcessLookupError, PermissionError):
@@ -144,7 +144,8 @@ def _together(processes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _without_secrets(command: Sequence[str]) -> list[str]:
+def without_secrets(command: Sequence[str]) -> list[str]:
+    """Return a command as it may be written down: what could be a secret is withheld."""
     shown, before = [], ""
     for argument in command:
         option, is_joined, value = argument.partition("=")

@@ -189,19 +189,22 @@ class ParameterHooks:
     """
 
     def __init__(self) -> None:
-        self._functions: dict[int, tuple[weakref.ref[Any], Callable[[Any], None]]] = {}
-        self._takers: dict[int, Callable[[Any], None]] = {}
+        self._functions: dict[int, tuple[weakref.ref[Any], Callable[[Any], Any]]] = {}
+        self._takers: dict[int, Callable[[Any], Any]] = {}
         self._handles: list[Any] = []
 
-    def add(self, parameter: Any, take: Callable[[Any], None]) -> None:
-        """Have `take` called with each gradient of a parameter; what it returns is ignored."""
+    def add(self, parameter: Any, take: Callable[[Any], Any]) -> None:
+        """Have `take` called with each gradient of a parameter.
+
+        What it returns takes the gradient's place; None: nothing does.
+        """
         key = id(parameter)
         known, function = self._functions.get(key, (None, None))
         if function is None or known is None or known() is not parameter:
 
-            def function(gradient: Any) -> None:
-                if (take := self._takers.get(key)) is not None:
-                    take(gradient)
+            def function(gradient: Any) -> Any:
+                take = self._takers.get(key)
+                return None if take is None else take(gradient)
 
             self._functions[key] = weakref.ref(parameter), function
         self._takers[key] = take

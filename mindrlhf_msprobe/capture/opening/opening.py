@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from mindspore import nn
 
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
+    from mindrlhf_msprobe.capture.playback.graft import PhaseGraft
     from mindrlhf_msprobe.capture.pynative.gradients import CallGradients
     from mindrlhf_msprobe.storage.writing.writer import Sink
 
@@ -531,6 +532,7 @@ class Opening:
         operators: tells by the name of the cell around an operator, "" outside every cell, whether
             it is recorded; None where no operator is.
         observer: is told of the calls, too; None: nothing is.
+        graft: what of another run takes the place of what is computed; None: nothing.
         closed: whether it has ended: what comes now is not recorded.
     """
 
@@ -549,6 +551,7 @@ class Opening:
     at_optimizer: Collection[int] = ()
     operators: Callable[[str], bool] | None = None
     observer: CallObserver | None = None
+    graft: PhaseGraft | None = None
     closed: bool = False
     _guards: dict[str, Guarded] = field(default_factory=dict)
 

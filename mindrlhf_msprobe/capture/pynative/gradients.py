@@ -33,7 +33,7 @@ from mindrlhf_msprobe.capture.opening.opening import Call, Opening, backward_nam
 from mindrlhf_msprobe.capture.tensors.summary import is_sharded, is_tensor, local_of
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.storage.journal_line import JournalLine
-from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.leaves import Leaf, child_path
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 
@@ -263,6 +263,7 @@ class _Place:
         path: its record's path; of a tensor that was given several times, the first.
         leaves: the JSON leaves, one wherever it was given.
         after: the gradient at x'', if there was one.
+        beside: the same, as it came, where the gradient of the call is another run's.
         returned: whether the cell returned it as it was given.
         key: the tensor's id.
     """
@@ -271,6 +272,7 @@ class _Place:
     path: str
     leaves: list[dict[str, Any]] = field(default_factory=list)
     after: Any = None
+    beside: Tensor | None = None
     returned: bool = False
     key: int = 0
 
@@ -350,7 +352,7 @@ class CallGradients:
                 continue
             if self._around is not None and not has_gradient_graph(tensor):
                 continue
-            tapped = _tapped(tensor, self._shown(self._leaves, place))
+            tapped = self._grafted(_tapped(tensor, self._shown(self._leaves, place)), place)
             self._due += 1
             self._coming += 1
             if has_gradient_graph(tensor):
@@ -441,7 +443,14 @@ class CallGradients:
     def _tap_output(self, tensor: Tensor, place: _Place) -> None:
         self._due += 1
         self._coming += 1
-        tensor.assign_value(_tapped(tensor, self._shown(self._arrives, place)))
+        tapped = _tapped(tensor, self._shown(self._arrives, place))
+        tensor.assign_value(self._grafted(tapped, place))
+
+    def _grafted(self, tensor: Tensor, place: _Place) -> Tensor:
+        """Return a tapped tensor behind which another run's gradient is put in, if any is."""
+        if (graft := self._opening.graft) is None:
+            return tensor
+        return graft.behind(tensor, place.path, lambda: place.beside)
 
     def _shown(self, take: Callable[[_Place, Tensor], None], place: _Place) -> Show:
         def show(gradient: Tensor) -> None:
@@ -451,7 +460,9 @@ class CallGradients:
 
             if self.done:
                 return
-            if take != self._passes_by:  # what passes by the cell is no part of its time
+            if take == self._passes_by:
+                place.beside = gradient if self._opening.graft is not None else None
+            else:  # what passes by the cell is no part of its time
                 self._coming -= 1
                 if self._line is None:
                     self._recorded = self._opening.selection.begin(self._entry)
@@ -568,18 +579,22 @@ class ParameterGradients:
 
     def _taker(
         self, head: str, name: str, own: frozenset[str], parameter: Parameter
-    ) -> Callable[[Tensor], None]:
-        def take(gradient: Tensor) -> None:
+    ) -> Callable[[Tensor], Tensor | None]:
+        def take(gradient: Tensor) -> Tensor | None:
             if (observer := self._opening.observer) is not None:
                 with self._opening.guard(observer.lost):
                     observer.parameter_gradient(parameter, gradient)
+            instead = None
             with self._opening.guard("lost.parameter_gradient"):
                 number = self._opening.counters.gradients.count(f"{head}.{name}")
                 entry = f"{head}.{PARAMETERS_GRAD}.{number}"
-                if not self._opening.selection.takes_parameter_gradient(head, entry):
-                    return
-                moment = self._opening.now(), self._opening.now()
-                self._backlog.add(gradient, lambda: look(entry, moment, gradient))
+                if (graft := self._opening.graft) is not None:
+                    instead = graft.gradient(child_path(entry, name), gradient)
+                if self._opening.selection.takes_parameter_gradient(head, entry):
+                    moment = self._opening.now(), self._opening.now()
+                    shown = gradient if instead is None else instead
+                    self._backlog.add(gradient, lambda: look(entry, moment, shown))
+            return instead
 
         def look(entry: str, moment: tuple[int, int], gradient: Tensor) -> None:
             with self._opening.guard("lost.parameter_gradient"):

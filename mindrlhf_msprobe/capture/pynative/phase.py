@@ -75,6 +75,7 @@ class CellRun(Call):
         runs: MindSpore's Python frame that runs it.
         operators: whether the operators that are called in it are recorded.
         observed: what the opening's observer made of it.
+        grafted: where records of another run are put in, the arguments it runs with; else None.
     """
 
     slot: HookedCell | None
@@ -82,6 +83,7 @@ class CellRun(Call):
     runs: FrameType | None = None
     operators: bool
     observed: ObservedCall | None = None
+    grafted: Arguments | None = None
 
     @property
     def name(self) -> str:
@@ -140,6 +142,8 @@ class EagerCapture:
             if self.opening.backward:
                 self._backlog.open(waits=not any(cell.has_bprop for cell in cells.values()))
             self._hook(cells)
+            if self.opening.graft is not None:
+                self.opening.graft.open(self.opening.root)
             if self.opening.observer is not None:
                 self.opening.observer.open()
         except BaseException:
@@ -158,7 +162,8 @@ class EagerCapture:
             recorded = self.opening.is_recorded(name)
             # Tokens are counted by the outermost cells, recorded or not.
             counts = self.opening.records_token is not None
-            if recorded or counts or self._bounds_operators(name):
+            grafted = self.opening.graft is not None and name in self.opening.graft.cells
+            if recorded or counts or grafted or self._bounds_operators(name):
                 self._slots[id(cell)] = HookedCell(
                     *(name, type(cell).__name__, recorded, argument_names(cell)),
                     cell=cell,
@@ -232,6 +237,9 @@ class EagerCapture:
         if self.opening.observer is not None:
             with self.opening.guard(self.opening.observer.lost):
                 self.opening.observer.close()
+        if self.opening.graft is not None:
+            with self.opening.guard("lost.graft"):
+                self.opening.graft.close(self.opening.root)
         with self.opening.guard("lost.phase_entries"):
             self.opening.entries.flush()
 
@@ -298,9 +306,11 @@ class EagerCapture:
         if frame is None:
             return None
         given: Arguments | None = None
+        if frame.grafted is not None:
+            args, kwargs = given = frame.grafted
         if frame.gradients is not None:
             with self.opening.guard("lost.gradients"):
-                given = frame.gradients.enter(args, kwargs)
+                given = frame.gradients.enter(args, kwargs) or given
         if (observer := self.opening.observer) is not None and (frame.recorded or frame.repeats):
             call = (frame.entry, frame.name, cell, args, kwargs, given or (args, kwargs))
             begins = observer.cell_repeats if frame.repeats else observer.cell_begins
@@ -351,10 +361,19 @@ class EagerCapture:
         return instead
 
     def _handed_on(self, cell: nn.Cell, output: Any) -> Any:
-        """Return what the observer has the training go on with instead of an output, or None."""
-        if (observer := self.opening.observer) is None:
+        """Return what the training goes on with instead of an output, or None.
+
+        Another run's, where that is grafted; else what the observer has it go on with.
+        """
+        observer, graft = self.opening.observer, self.opening.graft
+        if observer is None and graft is None:
             return None
         frame = next(frame for frame in reversed(self._frames()) if frame.cell == id(cell))
+        if graft is not None and frame.grafted is not None and not self.opening.closed:
+            with self.opening.guard("lost.graft"):
+                return graft.output(frame.entry, output, frame.grafted)
+        if observer is None:
+            return None
         observed, frame.observed = frame.observed, None
         if observed is None or self.opening.closed:
             return None
@@ -411,10 +430,11 @@ class EagerCapture:
             self._raised(frames.pop())  # and somebody caught that
         stack, repeating = self.stacks.here() if slot.recorded or slot.operators else ((), None)
         run = CellRun(self.opening, slot=slot, cell=id(cell), runs=runs, operators=slot.operators)
-        shown = self._without(slot, args, kwargs) if self._left_out else (args, kwargs)
         if repeating is not None and repeating.f_code is not FIRST_RUN:  # it runs once more
             if slot.recorded and (first := self.repetitions.again(repeating, id(cell))) is not None:
-                self.repeat(run, first, *shown)
+                self.repeat(
+                    run, first, *self._shown(slot, *self._graft(run, first.entry, args, kwargs))
+                )
             self._push(run)
             return run
         with self._lock:
@@ -430,7 +450,7 @@ class EagerCapture:
             if repeating is not None:
                 self.repetitions.first(repeating, id(cell), run)
             self.take_gradients(run, run.traced_parent)
-        given, named = shown
+        given, named = self._shown(slot, *self._graft(run, run.entry, args, kwargs))
         run.given(given, named, slot.arguments, frames=stack)
         wanted = self.opening.with_parameters and self.opening.selection.outputs
         if run.line is not None and wanted and (parameters := self._parameters(cell, run)):
@@ -450,10 +470,18 @@ class EagerCapture:
         self.take_gradients(call, first.traced_parent, taps, again)
         call.repeats = call.gradients is not None
 
-    def _without(
-        self, slot: HookedCell, args: Any, kwargs: Any
-    ) -> tuple[list[Any], dict[str, Any]]:
+    def _graft(self, run: CellRun, entry: str, args: Any, kwargs: Any) -> Arguments:
+        """Return what a call runs with: what it is given, or records of another run instead."""
+        if (graft := self.opening.graft) is not None and run.in_range:
+            run.grafted = args, kwargs
+            with self.opening.guard("lost.graft"):
+                run.grafted = graft.inputs(entry, args, kwargs)
+        return run.grafted or (args, kwargs)
+
+    def _shown(self, slot: HookedCell, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Return the arguments of a call, with a mark in the place of those that are left out."""
+        if not self._left_out:
+            return args, kwargs
         names = [*slot.arguments[: len(args)], *[""] * (len(args) - len(slot.arguments))]
         left_out = self._left_out
         return (

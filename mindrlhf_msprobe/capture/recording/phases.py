@@ -34,6 +34,7 @@ from mindrlhf_msprobe.storage.manifest.coverage import (
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
     from mindrlhf_msprobe.capture.graph.watched import GraphProbes
+    from mindrlhf_msprobe.capture.playback.graft import Grafts
     from mindrlhf_msprobe.capture.pynative.optimizers import OptimizerHooks
     from mindrlhf_msprobe.capture.recording.phase_capture import JointCapture, PhaseCapture
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
@@ -66,6 +67,7 @@ class Phases:
         self._stand_in: Any = None
         self._closer: tuple[int, str, str] | None = None  # a cell whose elements are stored
         self._observer_of: ObserverOf | None = None
+        self._grafts: Grafts | None = None
         self._set_up()
 
     def _set_up(self) -> None:
@@ -98,6 +100,10 @@ class Phases:
     def observe_calls(self, observer_of: ObserverOf | None) -> None:
         """Have the calls of each opening of a phase, from the next one on, looked at; or not."""
         self._observer_of = observer_of
+
+    def graft(self, grafts: Grafts) -> None:
+        """Have records of another run take the place of this one's own."""
+        self._grafts = grafts
 
     def look_closer(self, phase: str, cell: str) -> None:
         """Store the elements of a cell and of all in it, in one phase of the next recorded step."""
@@ -281,6 +287,9 @@ class Phases:
             observer=None
             if self._observer_of is None
             else self._observer_of(phase, counters.openings),
+            graft=None
+            if self._grafts is None
+            else self._grafts.of_phase(phase, self._run.step, counters.openings),
         )
         self._openings[phase.role] = opening
         counters.openings += 1

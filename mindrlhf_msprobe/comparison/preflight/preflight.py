@@ -291,6 +291,17 @@ def _note_conduct(pair: RankPair) -> None:
             said_order = "" if order == SAME else f" ({text_of(order)})"
             path = text_of(found.get("from", "?"))
             pair.notes.add("played", side=name, name=text_of(what), path=path, order=said_order)
+    for name, side in sides:
+        for graft in side.grafted or ():
+            pair.notes.add(
+                "grafted",
+                side=name,
+                what=[*map(text_of, graft.what or ())],
+                entries=[*map(text_of, graft.entries or ())],
+                path=text_of(graft.run),
+                put=graft.put_in or 0,
+                left=graft.left,
+            )
 
 
 def _capped(found: dict[str, list[Difference]], notes: Notes) -> Iterator[Difference]:

@@ -40,6 +40,7 @@ _SHARED = {
     "config": ("collect", "mapping", "pattern"),
     "coverage": ("fault", "lost", "mindspore", "unread"),
     "explanation": ("culprit", "inside"),
+    "proof": ("graft", "hunt"),
     "help": ("argument", "cli"),
     "listing": ("demo", "estimate", "suggest"),
     "log": ("live", "trainer"),

@@ -7,7 +7,7 @@ know which one it is. A new kind of note is a new class here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,6 +18,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     COUNTER,
     Config,
     Generation,
+    Graft,
     Settings,
     began_otherwise,
 )
@@ -195,6 +196,17 @@ class Played(Note):
     def put_into(self, manifest: Manifest) -> None:
         """Note it, in the place of what was noted before."""
         manifest.content.played = dict(self.content)
+
+
+@dataclass(frozen=True)
+class Grafted(Note):
+    """Which records of another run take the place of this run's own, and how many did."""
+
+    content: Sequence[Mapping[str, Any]]
+
+    def put_into(self, manifest: Manifest) -> None:
+        """Note it, in the place of what was noted before."""
+        manifest.content.grafted = [Graft(dict(one)) for one in self.content]
 
 
 @dataclass(frozen=True)

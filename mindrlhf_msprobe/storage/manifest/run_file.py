@@ -143,6 +143,10 @@ def _only_texts(found: Any) -> list[str] | None:
     return texts if texts is not None and len(texts) == len(found) else None
 
 
+def _objects(found: Any) -> list[dict[str, Any]]:
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
 def _numbers(found: Any) -> list[int]:
     return [n for n in found if isinstance(n, int)] if isinstance(found, list) else []
 
@@ -364,6 +368,21 @@ class Attempt(Settings):
         return (self.begins_with or 0) if done is None else done + 1
 
 
+class Graft(Part):
+    """What of another run was put in, in the place of this one's own; see config's `graft`."""
+
+    run = Key(_text, "from")
+    what = Key(_texts)
+    entries = Key(_texts)
+    put_in = Key(_number)
+    left_out = Key(_objects)
+
+    @property
+    def left(self) -> int:
+        """How many records were not put in."""
+        return sum(_number(one.get("records")) or 0 for one in self.left_out)
+
+
 def refuse_other_schema(path: Path, content: Mapping[str, Any], known: int) -> None:
     """Return if a file has the schema that this version writes.
 
@@ -398,6 +417,7 @@ class RunFile(Settings):
     saved_checkpoints = Key(_section)
     changed_training = Key(_section)
     played = Key(_section)
+    grafted = Key(_parts(Graft))
     recording = Key(_section)
     stopped = Key(_one(Stopped))
 

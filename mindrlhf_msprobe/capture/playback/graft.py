@@ -1,0 +1,449 @@
+"""Records of another run that take the place of this training's own: `graft`, in PyNative mode.
+
+With the outputs of one cell of run A in run B, everything behind that cell either agrees with A,
+so that the cell explains all of the difference, or it does not. What is put in:
+
+    output           what a cell returned; gradients flow through to B's own computation
+    input            what it was given; likewise
+    gradient         the gradient that arrives at its outputs
+    input_gradient   the gradient that leaves through its inputs
+    parameters       parameters, when the phase opens
+    updated_parameters  the same when the phase closes: as its role's phases behind it have them
+    parameters_grad  gradients of parameters, of one backward pass
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mindspore import Parameter, Tensor, nn, ops
+
+from mindrlhf_msprobe.capture.framework.hooks import unseen
+from mindrlhf_msprobe.capture.framework.private import has_gradient_graph
+from mindrlhf_msprobe.capture.operators.interception import not_intercepted
+from mindrlhf_msprobe.capture.playback.forms import tensor_of
+from mindrlhf_msprobe.capture.tensors.summary import is_sharded
+from mindrlhf_msprobe.capture.tensors.tree import fields_of
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.config import GRAFTED, ProbeConfig
+from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
+from mindrlhf_msprobe.log import warn
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.leaves import child_path
+from mindrlhf_msprobe.storage.manifest.notes import Grafted
+from mindrlhf_msprobe.storage.place import LayerPlace
+from mindrlhf_msprobe.storage.reading.reader import Run, open_run
+from mindrlhf_msprobe.storage.records import Entry, Record, network_name
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.recording.recorder import Recorder
+    from mindrlhf_msprobe.phases import Phase
+
+
+_UPDATED = "updated_parameters"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One graft of the configuration.
+
+    Attributes:
+        run: whose records are put in.
+        entries: heads of entries (all calls of a cell), entries (one call), or records.
+        what: which parts of them: see GRAFTED in config.py.
+        steps, phases: where; empty: everywhere.
+    """
+
+    run: Run
+    entries: tuple[str, ...]
+    what: tuple[str, ...]
+    steps: tuple[int, ...]
+    phases: tuple[str, ...]
+
+    def is_at(self, step: int, phase: str) -> bool:
+        """Return whether it is put in in a step and a phase."""
+        return (not self.steps or step in self.steps) and (not self.phases or phase in self.phases)
+
+    def records_of(self, entry: Entry, *, updated: bool = False) -> Iterator[tuple[str, Record]]:
+        """Yield the records of an entry that are put in, each with the text that names it.
+
+        Args:
+            updated: those of `updated_parameters` alone; else those of all others.
+        """
+        direction = entry.direction
+        of = [what for what in self.what if (what == _UPDATED) is updated]
+        parts = {GRAFTED[what][1] for what in of if GRAFTED[what][0] == direction}
+        if not parts:
+            return
+        head, _, call = entry.name.rpartition(f".{direction}.")
+        for text in self.entries:
+            if text in (head, entry.name) or _forward_name(text) == f"{head}.forward.{call}":
+                yield from ((text, record) for record in entry.records if record.io in parts)
+            elif text.startswith(entry.name):
+                yield from ((text, record) for record in entry.records if record.name == text)
+
+
+def _forward_name(text: str) -> str:
+    """Return the forward entry of a call that is named by its backward entry."""
+    head, direction, call = text.rpartition(".backward.")
+    return f"{head}.forward.{call}" if direction else text
+
+
+class Grafts:
+    """What is put into the training of one process.
+
+    Args:
+        config: with `graft`.
+        rank: this process's.
+
+    Raises:
+        RunError: a run cannot be read, is the one that is recorded, or lacks what is to be put in:
+            the entry, its elements, or this rank.
+    """
+
+    def __init__(self, config: ProbeConfig, rank: int) -> None:
+        self._rank = rank
+        self._phases = config.phase_table()
+        self._recorder: Recorder | None = None
+        self._wanted: list[Wanted] = []
+        own = Path(config.dump_path).expanduser().resolve()
+        runs: dict[str, Run] = {}
+        for given in config.graft:
+            if given["ranks"] and rank not in given["ranks"]:
+                continue
+            path = given["from"]
+            if path not in runs:
+                root = Path(path).expanduser().absolute()
+                if root.resolve() == own:
+                    raise RunError.saying("error.playback_itself", path=path)
+                runs[path] = open_run(root)
+            parts = (given[name] for name in ("entries", "what", "steps", "phases"))
+            self._wanted.append(Wanted(runs[path], *parts))
+        for one in self._wanted:
+            self._check(one)
+        #: Of each graft how many records were put in, and why others were not.
+        self._put = [0] * len(self._wanted)
+        self._left: list[Counter[Message]] = [Counter() for _ in self._wanted]
+
+    def record(self, recorder: Recorder) -> None:
+        """Put them into what is recorded from now on, and say so."""
+        self._recorder = recorder
+        for one in self._wanted:
+            warn("log.grafted", what=[*one.what], entries=[*one.entries], path=one.run.path)
+        self.note()
+        recorder.phases.graft(self)
+
+    def _check(self, wanted: Wanted) -> None:
+        """Refuse what cannot be put in."""
+        run, rank = wanted.run, self._rank
+        missing, names = set(wanted.entries), set()
+        places = [at for at in run.layer_places(rank=rank) if wanted.is_at(at.step, at.phase)]
+        if not places:
+            raise RunError.saying("error.graft_no_layers", path=run.path, rank=rank)
+        for at in places:
+            for entry in run.each_entry(at):
+                records = *wanted.records_of(entry), *wanted.records_of(entry, updated=True)
+                for text, record in records:
+                    if record.leaf.dtype is not None and record.location is None:
+                        raise RunError.saying(
+                            "error.graft_no_elements", path=run.path, record=record.name
+                        )
+                    missing.discard(text)
+                if missing:
+                    names.add(entry.name.rpartition(f".{entry.direction}.")[0])
+            if not missing:
+                return
+        text = min(missing)
+        raise RunError.saying(
+            *("error.graft_no_entry",),
+            entry=text,
+            what=", ".join(wanted.what),
+            path=run.path,
+            nearest=nearest_of(text, sorted(names)),
+        )
+
+    def of_phase(self, phase: Phase, step: int, opening: int) -> PhaseGraft | None:
+        """Return what is put into one opening of a phase; None: nothing.
+
+        Raises:
+            UsageError: the network is compiled.
+        """
+        found = PhaseGraft(self, opening)
+        for number, wanted in enumerate(self._wanted):
+            if not wanted.is_at(step, phase.name):
+                continue
+            from mindrlhf_msprobe.capture.graph.watched import graph_mode
+
+            if graph_mode():
+                raise UsageError.saying("error.graft_in_graph_mode", phase=phase.name)
+            at = LayerPlace(phase.name, step, self._rank)
+            for entry in wanted.run.each_entry(at):
+                for _, record in wanted.records_of(entry):
+                    found.add(number, entry, record)
+            if _UPDATED in wanted.what:
+                self._add_updated(found, number, at)
+        return found if found.records or found.updated else None
+
+    def _add_updated(self, found: PhaseGraft, number: int, at: LayerPlace) -> None:
+        """Add the parameters that the phases of a role have first after one of them has ended."""
+        wanted = self._wanted[number]
+        role = self._phases[at.phase].role
+        names = {name for name, one in self._phases.items() if one.role == role}
+        ended = max((entry.seq for entry in wanted.run.each_entry(at)), default=-1)
+        later = [s for s in wanted.run.steps if s > at.step]
+        for step in (at.step, *later[:1]):
+            behind = (
+                entry
+                for place in wanted.run.layer_places(step=step, rank=at.rank)
+                if place.phase in names
+                for entry in wanted.run.each_entry(place)
+                if step > at.step or entry.seq > ended
+            )
+            for entry in sorted(behind, key=lambda entry: entry.seq):
+                for _, record in wanted.records_of(entry, updated=True):
+                    if record.leaf.dtype is not None:
+                        name = network_name(entry.cell, record.path)
+                        found.updated.setdefault(name, _Source(number, record))
+
+    def has_put(self, number: int) -> None:
+        """Count a record that was put in."""
+        self._put[number] += 1
+
+    def leave(self, number: int, why: Message) -> None:
+        """Count a record that was not put in; say once why."""
+        if why not in self._left[number]:
+            warn("log.not_grafted", why=why)
+        self._left[number][why] += 1
+
+    def note(self) -> None:
+        """Note in run.json what was put in so far, and what was not."""
+        content = [
+            {
+                "from": str(wanted.run.path),
+                "what": list(wanted.what),
+                "entries": list(wanted.entries),
+                "put_in": put,
+                "left_out": [{**why.as_json(), "records": n} for why, n in left.items()],
+            }
+            for wanted, put, left in zip(self._wanted, self._put, self._left)
+        ]
+        if content and self._recorder is not None:
+            self._recorder.note(Grafted(content))
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A record that is put in: of which graft."""
+
+    number: int
+    record: Record
+
+    def tensor(self) -> Tensor:
+        """Return its tensor, in memory of its own.
+
+        Raises:
+            ArrayFileError: its elements cannot be read.
+        """
+        return tensor_of(self.record.leaf, self.record.array())
+
+
+@dataclass
+class PhaseGraft:
+    """What is put into one opening of a phase.
+
+    Attributes:
+        records: by their names, those that come while it is open.
+        parameters: by their names in the network, those that are set when it opens.
+        updated: likewise, when it closes.
+        cells: the cells that must be seen for that.
+    """
+
+    grafts: Grafts
+    opening: int
+    records: dict[str, _Source] = field(default_factory=dict)
+    parameters: dict[str, _Source] = field(default_factory=dict)
+    updated: dict[str, _Source] = field(default_factory=dict)
+    cells: set[str] = field(default_factory=set)
+    _parts: set[tuple[str, str]] = field(default_factory=set)
+    _came: set[str] = field(default_factory=set)
+
+    def add(self, number: int, entry: Entry, record: Record) -> None:
+        """Take a record that is to be put in."""
+        if record.leaf.dtype is None:
+            return  # it has no elements: None, a number, a text
+        self.records[record.name] = source = _Source(number, record)
+        self.cells.add(entry.cell)
+        self._parts.add((entry.name, record.io))
+        if record.io == "parameters" and entry.opening <= self.opening:
+            self.parameters[network_name(entry.cell, record.path)] = source
+
+    def open(self, network: nn.Cell) -> None:
+        """Set the parameters that the phase begins with."""
+        self._set(network, self.parameters)
+
+    def _set(self, network: nn.Cell, parameters: Mapping[str, _Source]) -> None:
+        own = dict(network.parameters_and_names())
+        for name, source in parameters.items():
+            parameter = own.get(name)
+            tensor = None if parameter is None else self._fitting(source, parameter)
+            if parameter is not None and tensor is not None:
+                with not_intercepted():
+                    ops.assign(parameter, tensor)  # in place: what is compiled holds its address
+                self._has_put(source)
+
+    def close(self, network: nn.Cell) -> None:
+        """Set the parameters that an update ends with; count what did not come."""
+        self._set(network, self.updated)
+        for name, source in self.records.items():
+            if name not in self._came and source.record.io != "parameters":
+                self.grafts.leave(source.number, message("graft.did_not_run"))
+        self.grafts.note()
+
+    def inputs(
+        self, entry: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments that a cell runs with."""
+        if (entry, "input") not in self._parts:
+            return args, kwargs
+        path = f"{entry}.input"
+        given = tuple(self._replaced(item, f"{path}.{i}", ()) for i, item in enumerate(args))
+        return given, {k: self._replaced(v, child_path(path, k), ()) for k, v in kwargs.items()}
+
+    def output(self, entry: str, output: Any, given: Any) -> Any:
+        """Return what the training goes on with in the place of an output; None: with that.
+
+        Args:
+            given: the arguments of the cell: one that it returned is not changed in place.
+        """
+        path = f"{entry}.output"
+        if (entry, "output") not in self._parts:
+            return None
+        kept = {id(tensor) for tensor in _tensors(given)}
+        several = isinstance(output, tuple) and not hasattr(output, "_fields")
+        if not several:
+            return self._replaced(output, f"{path}.0", kept)
+        return tuple(self._replaced(item, f"{path}.{i}", kept) for i, item in enumerate(output))
+
+    def gradient(self, record: str, gradient: Tensor, beside: Tensor | None = None) -> Any:
+        """Return what a gradient is replaced by, or None.
+
+        Args:
+            record: its name.
+            beside: what of the gradient does not pass through the call, which is added.
+        """
+        source = self.records.get(record)
+        tensor = None if source is None else self._fitting(source, gradient)
+        if source is None or tensor is None:
+            return None
+        self._has_put(source)
+        return tensor if beside is None else tensor + beside
+
+    def behind(self, tensor: Tensor, record: str, beside: Callable[[], Any]) -> Tensor:
+        """Return a tensor behind which the gradient of a record is put in; else the same.
+
+        Args:
+            beside: what of the gradient does not pass through the call, once it is known.
+        """
+        if record not in self.records:
+            return tensor
+
+        def hook(gradients: tuple[Tensor, ...]) -> Any:
+            return self.gradient(record, gradients[0], beside())
+
+        return ops.HookBackward(hook)(tensor)
+
+    def _replaced(self, value: Any, path: str, kept: Any) -> Any:
+        """Return a value with the tensors in it replaced that are put in.
+
+        Tuples, lists and dicts are made anew; in other structures tensors get other elements.
+        """
+        if isinstance(value, Tensor):
+            source = self.records.get(path)
+            tensor = None if source is None else self._fitting(source, value)
+            if source is None or tensor is None:
+                return value
+            self._has_put(source)
+            return _instead(value, tensor)
+        if type(value) in (tuple, list):
+            items = (
+                self._replaced(item, child_path(path, i), kept) for i, item in enumerate(value)
+            )
+            return type(value)(items)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            named = zip(value._fields, value)
+            return type(value)(*(self._replaced(v, child_path(path, k), kept) for k, v in named))
+        if type(value) is dict:
+            return {k: self._replaced(v, child_path(path, str(k)), kept) for k, v in value.items()}
+        for name, item in fields_of(value) or ():
+            if not isinstance(item, Tensor):
+                self._replaced(item, child_path(path, str(name)), kept)
+                continue
+            source = self.records.get(child_path(path, str(name)))
+            if source is not None and (isinstance(item, Parameter) or id(item) in kept):
+                self.grafts.leave(source.number, message("graft.is_an_input"))
+            elif source is not None:
+                new = self._replaced(item, child_path(path, str(name)), kept)
+                if new is not item:
+                    item.assign_value(new)
+        return value
+
+    def _fitting(self, source: _Source, value: Tensor) -> Tensor | None:
+        """Return the tensor to put in; None where it does not fit, which is counted."""
+        self._came.add(source.record.name)
+        if is_sharded(value):
+            self.grafts.leave(source.number, message("graft.is_sharded"))
+            return None
+        try:
+            tensor = source.tensor()
+        except (ArrayFileError, OSError) as error:
+            why = getattr(error, "said", None) or str(error)
+            self.grafts.leave(source.number, message("graft.unread", why=why))
+            return None
+        if (tensor.shape, tensor.dtype) == (value.shape, value.dtype):
+            return tensor
+        found, own = (f"{one.dtype} {list(one.shape)}" for one in (tensor, value))
+        self.grafts.leave(source.number, message("graft.does_not_fit", found=found, own=own))
+        return None
+
+    def _has_put(self, source: _Source) -> None:
+        self.grafts.has_put(source.number)
+
+
+class _Instead(nn.Cell):
+    """Returns a tensor in the place of another, to which the gradient goes on as it comes."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__(auto_prefix=False)
+        self._tensor = tensor
+
+    def construct(self, own: Tensor) -> Tensor:
+        """Return the other one."""
+        return self._tensor
+
+    def bprop(self, own: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
+        """Return the gradient as it arrives."""
+        return (dout,)
+
+
+def _instead(own: Tensor, tensor: Tensor) -> Tensor:
+    """Return a tensor with other elements in the place of one, in the same graph of gradients."""
+    if not has_gradient_graph(own) and not isinstance(own, Parameter):
+        return tensor
+    with unseen():
+        replaced: Tensor = _Instead(tensor)(own)
+    return replaced
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in tuples, lists and mappings."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _tensors(tuple(value.values()))
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)

@@ -1,0 +1,72 @@
+"""`prove`: which places explain the difference of two runs, by running B with A's tensors there."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from mindrlhf_msprobe.cli.parsing import (
+    Command,
+    Commands,
+    add_tolerance,
+    refuse_empty,
+    tolerances_of,
+)
+from mindrlhf_msprobe.report.answer import Answer
+
+_NAMES = ("prove", "hunt")
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    prove = Command.add(commands, "prove", _prove, has_groups=True, usage=usage_of("prove", "A B"))
+    prove.add_argument("runs", nargs=2, metavar="RUN")
+    add_experiment(prove)
+    prove.add_argument("--tensors", metavar="RUN")
+    prove.add_argument("--again", type=int, default=1, metavar="N")
+    prove.add_argument("--rounds", type=int, default=8, metavar="N")
+    prove.add_argument("--gib", type=float, default=20.0, metavar="GIB")
+
+
+def usage_of(name: str, what: str) -> str:
+    """Return the usage of a command that runs another one."""
+    return f"mindrlhf-msprobe {name} {what} -o OUT [OPTION ...] -- COMMAND ..."
+
+
+def add_experiment(command: Command) -> None:
+    """Add the options of what runs a command again and again."""
+    command.add_argument("-o", "--output_path", metavar="OUT", required=True)
+    command.add_argument("--seconds", type=float, metavar="SECONDS")
+    add_tolerance(command, noise=False)
+    command.add_argument("--json", action="store_true")
+    command.set_defaults(arguments=[""])
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what is for this command line, and the command behind `--`."""
+    own = list(arguments)
+    if own[:1] and own[0] in _NAMES and "--" in own:
+        at = own.index("--")
+        return own[:at], own[at + 1 :] or [""]  # which no program is called
+    return own, []
+
+
+def _prove(arguments: argparse.Namespace) -> Answer:
+    from mindrlhf_msprobe.proof.prove import Experiment, prove
+    from mindrlhf_msprobe.report.proof import proof_lines
+
+    refuse_empty(*arguments.runs, arguments.output_path)
+    a, b = map(Path, arguments.runs)
+    found = prove(
+        Experiment(
+            *(a, b, Path(arguments.output_path), arguments.arguments),
+            tensors=None if arguments.tensors is None else Path(arguments.tensors),
+            again=max(0, arguments.again),
+            rounds=max(1, arguments.rounds),
+            seconds=arguments.seconds,
+            gib=arguments.gib,
+            tolerance=tolerances_of(arguments),
+        )
+    )
+    return Answer(found.conclusion.exit_code, lambda: proof_lines(found), found.to_json)

@@ -1,0 +1,1 @@
+"""Experiments: a trainer runs again, with another run's tensors or settings, and is compared."""

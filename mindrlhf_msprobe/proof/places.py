@@ -1,0 +1,151 @@
+"""The first difference of two runs → which of A's tensors are put into B to try it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.findings import Comparison, Finding
+from mindrlhf_msprobe.findings.words import Cause, CulpritCode
+from mindrlhf_msprobe.phases import REPLACED, UPDATE_PHASES, Phase
+from mindrlhf_msprobe.storage.reading.reader import Run
+
+#: What a cell computes, forward and backward.
+OF_A_CELL = ("output", "input_gradient", "parameters_grad")
+PARAMETERS = ("parameters",)
+#: Differences that no tensor of A can stand in for.
+_NO_TENSOR = (Cause.MISSING, Cause.SHAPE, Cause.DTYPE, Cause.UNREADABLE, Cause.STOPPED, Cause.FILE)
+#: Of parameters that were right when the update before them began.
+_OF_AN_UPDATE = (
+    *(CulpritCode.OPTIMIZER, CulpritCode.BEFORE_OPTIMIZER, CulpritCode.UPDATE_CLOSE),
+    *(CulpritCode.GRADIENTS_NOT_RECORDED, CulpritCode.EARLIER_UPDATE),
+    *(CulpritCode.UPDATE_NOT_RECORDED, CulpritCode.OPTIMIZER_OR_SYNCHRONISATION),
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is put in for one first difference.
+
+    Attributes:
+        entries, what, phases, steps: as `graft` has them; of key data that are replaced, none; of
+            parameters, all cells that have some.
+        keys: key data that differ before it, and cannot be put in.
+        replaces: the name of a value that `probe.replace` gives to the training.
+    """
+
+    entries: tuple[str, ...] = ()
+    what: tuple[str, ...] = ()
+    phases: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    replaces: str | None = None
+    steps: tuple[int, ...] = ()
+
+    def settings(self, run: str) -> dict[str, Any]:
+        """Return the graft of a run's records."""
+        parts = {"entries": list(self.entries), "what": list(self.what)}
+        return {"from": run, **parts, "phases": list(self.phases), "steps": list(self.steps)}
+
+    def holds(self, finding: Finding) -> bool:
+        """Return whether a record is one of those that are put in."""
+        if finding.key is not None:
+            return finding.key in self.keys or finding.key == f"{REPLACED}.{self.replaces}"
+        return finding.phase in self.phases and head_of(finding.entry or "") in self.entries
+
+
+class NoPlaceError(Exception):
+    """Nothing of A can be put in for a difference.
+
+    Attributes:
+        why: what a user is told.
+        keys: where only key data differ, which they are.
+    """
+
+    def __init__(self, why: Message, keys: Iterable[str] = ()) -> None:
+        super().__init__(why)
+        self.why, self.keys = why, tuple(keys)
+
+
+def head_of(entry: str) -> str:
+    """Return the part of an entry's name that all calls of its cell have: `Cell.<name>.<class>`."""
+    return re.sub(r"\.(forward|backward|parameters_grad)\.\d+$", "", entry)
+
+
+def alike(head: str) -> str:
+    """Return a cell with its layer's number left out: the same cell of all layers."""
+    return re.sub(r"(?<=\.)\d+(?=\.)", "*", head)
+
+
+def disagreeing(comparison: Comparison) -> Iterator[Finding]:
+    """Yield the records that are not the same, in causal order."""
+    return (finding for finding in comparison.findings if not finding.status.agrees)
+
+
+def places_of(comparison: Comparison, tensors: Run, phases: Mapping[str, Phase]) -> list[Place]:
+    """Return what may be put in for the first difference, what explains least first.
+
+    Args:
+        tensors: a run of A with elements.
+        phases: by their names.
+
+    Raises:
+        NoPlaceError: nothing can be.
+    """
+    first = comparison.verdict.first_divergence
+    assert first is not None
+    if first.cause in _NO_TENSOR:
+        raise NoPlaceError(message("proof.no_tensor", cause=first.cause.value, record=first.record))
+    keys: list[str] = []
+    for finding in disagreeing(comparison):
+        if finding.key is not None:
+            name = finding.key.removeprefix(f"{REPLACED}.")
+            if name != finding.key and finding.key in tensors.keys:
+                return [Place(keys=tuple(keys), replaces=name)]
+            if finding.key not in keys:
+                keys.append(finding.key)
+            continue
+        return _of_record(finding, comparison, tensors, phases, tuple(keys))
+    raise NoPlaceError(message("proof.keys_alone", keys=keys), keys)
+
+
+def _of_record(
+    finding: Finding,
+    comparison: Comparison,
+    tensors: Run,
+    phases: Mapping[str, Phase],
+    keys: tuple[str, ...],
+) -> list[Place]:
+    entry, phase = finding.entry or "", finding.phase or ""
+    if not entry.startswith("Cell."):
+        raise NoPlaceError(message("proof.no_cell", entry=entry))
+    role = phases[phase].role if phase in phases else None
+    of_role = tuple(name for name, one in phases.items() if one.role == role) or (phase,)
+    if finding.io == "parameters":
+        return _of_parameters(finding, comparison, tensors, of_role, keys)
+    head, backward = (head_of(entry),), ".backward." in entry
+    if finding.io == "input":
+        return [Place(head, ("gradient" if backward else "input",), (phase,), keys)]
+    return [Place(head, OF_A_CELL, of_role, keys)]
+
+
+def _of_parameters(
+    finding: Finding,
+    comparison: Comparison,
+    tensors: Run,
+    of_role: tuple[str, ...],
+    keys: tuple[str, ...],
+) -> list[Place]:
+    """Return where weights may be put in: once, behind each update, or before each phase."""
+    first = comparison.verdict.first_divergence
+    culprit = None if first is None or first.culprit is None else first.culprit.code
+    updates = tuple(name for name in of_role if name in UPDATE_PHASES and name in tensors.phases)
+    since = tuple(step for step in tensors.steps if step >= finding.step)
+    always = Place((), PARAMETERS, of_role, keys, steps=since)
+    if culprit in _OF_AN_UPDATE and updates:
+        return [Place((), ("updated_parameters",), updates, keys), always]
+    if culprit is None:
+        return [replace(always, steps=(finding.step,)), always]
+    return [replace(always, phases=(finding.phase or "",)), always]

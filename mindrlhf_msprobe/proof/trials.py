@@ -1,0 +1,216 @@
+"""A trainer's command run once more: with some settings of the probe, in a directory of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.config import OVERRIDES
+from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
+from mindrlhf_msprobe.findings.words import TOOL
+from mindrlhf_msprobe.preflight.script import check_command, stop, without_secrets
+from mindrlhf_msprobe.storage.arrays.atomic import dump_json, loads, write_json
+from mindrlhf_msprobe.storage.outputs import refuse_inside
+from mindrlhf_msprobe.storage.reading.reader import open_run
+
+RUN = "run"
+_TRIAL, _SETTINGS, _PRINTED = "trial.json", "msprobe_config.json", "output.txt"
+_MOST_LINES = 5  # of what a command printed last, in an error
+_TAIL = 1 << 16
+
+
+class TrialError(MsprobeError):
+    """A command did not make the run that it was to make."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run that a command has made.
+
+    Attributes:
+        directory: of the trial; the run is in it.
+        seconds: how long the command ran.
+        reused: whether it was made by an earlier call.
+    """
+
+    directory: Path
+    seconds: float
+    reused: bool
+
+    @property
+    def run(self) -> Path:
+        """The recorded run."""
+        return self.directory / RUN
+
+
+class Trials:
+    """The runs that one experiment makes, in one directory; those that ended are not made again.
+
+    Args:
+        output: the directory; a new one, or that of the same experiment.
+        what: what the experiment is made of: another one in the same directory is refused.
+        command: the program and its arguments.
+        seconds: after how many a command is stopped; None: it runs to its end.
+
+    Raises:
+        UsageError: the command cannot be started.
+        RunError: the directory lies in a run, or holds something else.
+    """
+
+    def __init__(
+        self,
+        output: Path,
+        what: Mapping[str, Any],
+        command: Sequence[str],
+        seconds: float | None = None,
+    ) -> None:
+        check_command(command)
+        refuse_inside(output)
+        self.output = output.absolute()
+        self._command, self._seconds = tuple(command), seconds
+        kept = {"tool": TOOL, **what, "command": without_secrets(command)}
+        known = loads(dump_json(kept))
+        file = self.output / "experiment.json"
+        try:
+            if file.is_file():
+                if loads(file.read_bytes()) != known:
+                    raise RunError.saying("error.other_experiment", path=output)
+                return
+            if self.output.is_dir() and any(self.output.iterdir()):
+                raise RunError.saying("error.no_experiment", path=output)
+            self.output.mkdir(parents=True, exist_ok=True)
+            write_json(file, known)
+        except (OSError, ValueError) as error:
+            raise RunError.saying("error.unread", value=output, value2=error) from None
+
+    def make(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        arguments: Mapping[str, str] | None = None,
+        environment: Mapping[str, str | None] | None = None,
+        directory: Path | None = None,
+    ) -> Trial:
+        """Have the command make one run.
+
+        Args:
+            name: of the trial's directory.
+            settings: keys of the section msprobe_config, in the place of the trainer's own.
+            arguments: what stands in the command for each `{name}`.
+            environment: variables that are set, or None: not set.
+            directory: in which it runs; None: this process's.
+
+        Raises:
+            TrialError: it failed, was stopped, or made no run there.
+        """
+        own = self.output / name
+        given = dict(arguments or {})
+        settings = {"dump_path": str(own / RUN), "existing": "refuse", **settings}
+        made_of = {"settings": settings, "arguments": given, "environment": environment or {}}
+        made_of = loads(dump_json(made_of))
+        ended = _read(own / _TRIAL)
+        if ended.get("made_of") == made_of and ended.get("exit_code") == 0 and _is_run(own / RUN):
+            return Trial(own, float(ended.get("seconds") or 0.0), True)
+        if (own / _SETTINGS).is_file():  # of an earlier call that was interrupted
+            shutil.rmtree(own)
+        own.mkdir(parents=True)
+        write_json(own / _SETTINGS, settings)
+        command = [_filled(part, given) for part in self._command]
+        began = time.monotonic()
+        code = self._run(command, own, environment or {}, directory)
+        seconds = round(time.monotonic() - began, 1)
+        if code != 0:
+            known = "proof.stopped" if code is None else "proof.failed"
+            where = {"path": str(own / _PRINTED), "lines": _last_lines(own / _PRINTED)}
+            raise TrialError.saying(known, code=code, seconds=self._seconds, **where)
+        if not _is_run(own / RUN):
+            raise TrialError.saying(
+                "proof.recorded_nothing", path=str(own / RUN), variable=OVERRIDES
+            )
+        write_json(own / _TRIAL, {"made_of": made_of, "exit_code": code, "seconds": seconds})
+        return Trial(own, seconds, False)
+
+    def _run(
+        self,
+        command: Sequence[str],
+        own: Path,
+        environment: Mapping[str, str | None],
+        directory: Path | None,
+    ) -> int | None:
+        """Run a command; return its exit code, None where it was stopped."""
+        variables = {**os.environ, OVERRIDES: str(own / _SETTINGS)}
+        for name, value in environment.items():
+            variables.pop(name, None)
+            if value is not None:
+                variables[name] = value
+        with (own / _PRINTED).open("wb") as printed:
+            try:
+                process = subprocess.Popen(
+                    [*command],
+                    env=variables,
+                    cwd=directory,
+                    stdin=subprocess.DEVNULL,
+                    stdout=printed,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                why = error.strerror or error
+                raise UsageError.saying(
+                    "collect.not_started", program=command[0], why=why
+                ) from None
+            try:
+                return process.wait(self._seconds)
+            except subprocess.TimeoutExpired:
+                return None
+            finally:
+                if process.returncode is None:
+                    stop(process)
+
+
+def _filled(part: str, given: Mapping[str, str]) -> str:
+    for name, text in given.items():
+        part = part.replace(f"{{{name}}}", text)
+    return part
+
+
+def takes(command: Sequence[str], name: str) -> bool:
+    """Return whether a command has a place for something, such as `{config}`."""
+    return any(f"{{{name}}}" in part for part in command)
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return bool(open_run(path).steps)
+    except (MsprobeError, OSError):
+        return False
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _last_lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    return [line.strip()[:200] for line in lines if line.strip()][-_MOST_LINES:]
+
+
+def why_of(error: MsprobeError) -> Message:
+    """Return what an error of a trial says."""
+    return error.said if isinstance(error.said, Message) else message("proof.error", why=error.said)

@@ -1,0 +1,217 @@
+"""`prove`: experiments that name all causes of a difference, with a real trainer as the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import sys
+import time
+
+import pytest
+from helpers.policy_trainer import CONFIG, train
+from helpers.programs import TESTS
+
+from mindrlhf_msprobe import UsageError
+from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.findings.proof import Conclusion
+from mindrlhf_msprobe.proof.prove import Experiment, prove
+
+#: What a fault has to be named by: the entries that are put in, or the key data before them.
+NAMES = {
+    "kernel:layers.1.down": "Cell.layers.1.down.Dense",
+    "kernel:layers.0.up": "Cell.layers.0.up.Dense",
+    "kernel:head": "Cell.head.Dense",
+    "kernel:embedding": "Cell.embedding.Embedding",
+    "backward:layers.1.up": "Cell.layers.1.up.Dense",
+    "backward:layers.2.norm": "Cell.layers.2.norm.LayerNorm",
+    "norms": "Cell.layers.2.norm.LayerNorm",
+    "weights": "parameters",
+    "rate": "updated_parameters",
+    "clip": "updated_parameters",
+    "loss": "loss",
+    "advantages": "advantages",
+    "stale": "parameters",
+    "prompts": "prompts",
+    "sampler": "Cell.head.Dense",
+}
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    """Runs: `a` without a fault, `tensors` of it with elements, and `loss` with that fault."""
+    root = tmp_path_factory.mktemp("prove")
+    train({**CONFIG, "dump_path": str(root / "a")})
+    train({**CONFIG, "dump_path": str(root / "tensors"), "task": "tensor"})
+    train({**CONFIG, "dump_path": str(root / "loss")}, ["loss"])
+    return root
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """Return the command that trains with faults; `{side}` in it, if wanted, runs A without."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), *filter(None, sys.path)]))
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps({**CONFIG, "dump_path": str(tmp_path / "unused")}))
+    program = (
+        "import sys; from helpers.policy_trainer import train; import json;"
+        "train(json.load(open(sys.argv[1])), [] if sys.argv[2] == 'a' else sys.argv[3:])"
+    )
+
+    def of(faults, side="b"):
+        return [sys.executable, "-c", program, str(settings), side, *faults]
+
+    return of
+
+
+def run_with(faults, path):
+    train({**CONFIG, "dump_path": str(path)}, faults)
+    return path
+
+
+def proven(healthy, tmp_path, command, faults, **options):
+    b = healthy / "loss" if faults == ["loss"] else run_with(faults, tmp_path / "b")
+    options = {"tensors": healthy / "tensors", "again": 0, **options}
+    return prove(Experiment(healthy / "a", b, tmp_path / "out", command(faults), **options))
+
+
+def names_of(found):
+    return [{*cause.entries, *cause.what, *cause.keys} for cause in found.causes]
+
+
+def test_a_single_cause_is_proven(healthy, tmp_path, command):
+    found = proven(healthy, tmp_path, command, ["kernel:layers.1.down"])
+    assert found.conclusion is Conclusion.PROVEN
+    (cause,) = found.causes
+    assert cause.entries == ("Cell.layers.1.down.Dense",)
+    assert cause.explained > 100
+    assert [one.kind for one in found.rounds] == ["graft"]
+    assert found.rounds[0].different == 0
+    written = json.loads((tmp_path / "out" / "proof.json").read_text())
+    assert written["conclusion"] == "proven"
+    assert written["causes"][0]["entries"] == ["Cell.layers.1.down.Dense"]
+
+
+def test_a_call_that_was_interrupted_goes_on(healthy, tmp_path, command):
+    proven(healthy, tmp_path, command, ["loss"])
+    again = proven(healthy, tmp_path, command, ["loss"])
+    assert [one.reused for one in again.rounds] == [True]
+    assert again.conclusion is Conclusion.PROVEN
+    with pytest.raises(RunError, match="another experiment"):
+        proven(healthy, tmp_path, command, ["loss", "rate"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", sorted(NAMES))
+def test_every_single_fault_is_proven(healthy, tmp_path, command, fault):
+    found = proven(healthy, tmp_path, command, [fault])
+    assert found.conclusion is Conclusion.PROVEN, found
+    assert any(NAMES[fault] in names for names in names_of(found))
+    assert len(found.causes) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", range(5))
+def test_two_faults_are_both_named(healthy, tmp_path, command, draw):
+    # Those whose effects can be told apart by what is recorded.
+    cells = ["kernel:layers.1.down", "kernel:head", "backward:layers.1.up", "kernel:embedding"]
+    others = ["rate", "loss", "advantages", "stale", "norms"]
+    faults = [random.choice(cells), random.choice(others)]
+    found = proven(healthy, tmp_path, command, faults)
+    assert found.conclusion is Conclusion.PROVEN, found
+    for fault in faults:
+        assert any(NAMES[fault] in names for names in names_of(found)), (fault, found.causes)
+
+
+@pytest.mark.slow
+def test_a_runs_again_for_its_tensors_and_b_as_it_is(healthy, tmp_path, command):
+    faults = ["kernel:head"]
+    b = run_with(faults, tmp_path / "b")
+    runs = Experiment(healthy / "a", b, tmp_path / "out", command(faults, side="{side}"))
+    found = prove(runs)
+    assert found.conclusion is Conclusion.PROVEN
+    assert [one.kind for one in found.rounds] == ["tensors", "again", "graft"]
+    assert found.shown == (2, 2)
+    assert {one.code for one in found.evidence} == {
+        "proof.before",
+        "proof.a_again",
+        "proof.b_again",
+    }
+
+
+def test_without_tensors_and_without_the_command_of_a_one_run_is_asked_for(
+    healthy, tmp_path, command
+):
+    found = proven(healthy, tmp_path, command, ["loss"], tensors=None)
+    assert found.conclusion is Conclusion.NO_PROOF
+    assert "task: tensor" in str(found.why[0])
+    assert not found.rounds
+
+
+def test_tensors_that_are_not_those_of_a_are_refused(healthy, tmp_path, command):
+    other = tmp_path / "other"
+    train({**CONFIG, "dump_path": str(other), "task": "tensor"}, ["weights"])
+    found = proven(healthy, tmp_path, command, ["loss"], tensors=other)
+    assert found.conclusion is Conclusion.NO_PROOF
+    assert "not deterministic" in str(found.why[0])
+
+
+def test_a_difference_that_is_gone_is_not_reproducible(healthy, tmp_path, command):
+    b = run_with(["kernel:head"], tmp_path / "b")
+    found = prove(
+        Experiment(
+            *(healthy / "a", b, tmp_path / "out", command([])),
+            tensors=healthy / "tensors",
+            again=1,
+        )
+    )
+    assert found.conclusion is Conclusion.NOT_REPRODUCIBLE
+    assert found.shown == (1, 2)
+    assert found.conclusion.exit_code == 1
+
+
+def test_equal_runs_have_nothing_to_prove(healthy, tmp_path, command):
+    runs = Experiment(healthy / "a", healthy / "tensors", tmp_path / "out", command([]))
+    assert prove(runs).conclusion is Conclusion.NOTHING_DIFFERS
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import sys; print('no card'); sys.exit(3)", "exit code 3.*no card"),
+        ("pass", "recorded no run"),
+        ("import time; time.sleep(60)", r"stopped after 1\.5 s"),
+    ],
+)
+def test_a_command_that_makes_no_run(healthy, tmp_path, program, said):
+    b = healthy / "loss"
+    command = [sys.executable, "-c", program]
+    began = time.monotonic()
+    runs = Experiment(healthy / "a", b, tmp_path / "out", command, healthy / "tensors", seconds=1.5)
+    found = prove(runs)
+    assert found.conclusion is Conclusion.NO_PROOF
+    assert re.search(said, str(found.why[0]), re.DOTALL)
+    assert time.monotonic() - began < 50
+
+
+def test_what_cannot_be_used_is_refused(healthy, tmp_path):
+    b = healthy / "tensors"
+    with pytest.raises(UsageError, match="no_such_program"):
+        prove(Experiment(healthy / "a", b, tmp_path / "out", ["no_such_program"]))
+    with pytest.raises(RunError, match="lies inside"):
+        prove(Experiment(healthy / "a", b, b / "out", [sys.executable]))
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RunError, match="not of an experiment"):
+        prove(Experiment(healthy / "a", b, tmp_path, [sys.executable]))
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_the_answer_in_both_languages(healthy, tmp_path, command, cli):
+    b = healthy / "loss"
+    options = ("--tensors", healthy / "tensors", "--again", 0, "-o", tmp_path / "out")
+    shown = cli("prove", healthy / "a", b, *options, "--", *command(["loss"])).out
+    assert "PROVEN" in shown
+    assert "loss" in shown
+    shown = cli("prove", healthy / "a", b, *options, "--lang", "zh", "--", *command(["loss"])).out
+    assert "已证实" in shown
