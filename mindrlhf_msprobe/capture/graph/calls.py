@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mindrlhf_msprobe.capture.cells import number_of
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR
 from mindrlhf_msprobe.capture.graph.compiled_graph import Graph, WatchedRun
-from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline, filled
 from mindrlhf_msprobe.capture.graph.probes import SITES, Site
-from mindrlhf_msprobe.capture.graph.wrappers import number_of
 from mindrlhf_msprobe.capture.opening.opening import (
     Call,
     CellSlot,
@@ -24,6 +23,7 @@ from mindrlhf_msprobe.capture.opening.opening import (
     backward_name,
 )
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host
+from mindrlhf_msprobe.capture.tensors.tree import Path, TensorOutline, UnknownOutline, filled
 from mindrlhf_msprobe.capture.words import why_not_in_graph
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage.journal_line import JournalLine

@@ -1,4 +1,4 @@
-"""What the wrappers (wrappers.py) call: MindSpore compiles it into them.
+"""What compiled code calls: the wrappers' probes (watched.py), and `save` and `save_grad`.
 
 The nodes that hand something over are the device's: those of cpu.py or ascend.py.
 """
@@ -11,11 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mindrlhf_msprobe.capture.graph.keydata import NO_CELL
-from mindrlhf_msprobe.capture.graph.probes import KIND, Question
-from mindrlhf_msprobe.capture.graph.structure import Lines, Visit
-from mindrlhf_msprobe.capture.graph.switch import writes_files
-from mindrlhf_msprobe.capture.graph.wrappers import function_of
+from mindrlhf_msprobe.capture.graph.keydata import (
+    NO_CELL,
+    SAVE_GRADIENT_NOW,
+    SAVE_NOW,
+    SAVING,
+    SAVING_GRADIENT,
+)
+from mindrlhf_msprobe.capture.graph.probes import KIND, Lines, Question, Visit, writes_files
+from mindrlhf_msprobe.capture.graph.watched import function_of
+from mindrlhf_msprobe.common.current import CURRENT
+from mindrlhf_msprobe.errors import UsageError
 
 if writes_files():
     from mindrlhf_msprobe.capture.graph import ascend as nodes
@@ -23,8 +29,6 @@ else:
     from mindrlhf_msprobe.capture.graph import cpu as nodes  # type: ignore[no-redef]
 
 gradient_saved = nodes.gradient_saved
-
-__all__ = ["ENTERING", "LEAVING", "UPDATING", "gradient_saved", "saved"]
 
 
 # What Python runs in the place of the functions that are asked for, where it runs a wrapper itself
@@ -134,3 +138,53 @@ def tensors_saved(path, data, value):
     if kind == "dict":
         for key in data.keys():
             tensors_saved(path + (key,), data[key], value)
+
+
+def save(save_dir: Any, name: Any, data: Any) -> None:
+    """Save key data with the newest probe whose run has not ended.
+
+    May be called anywhere, also inside a construct that MindSpore compiles; there the value is
+    saved whenever the graph runs. The n-th save of a name in a step is its micro-step n.
+
+    Args:
+        save_dir: taken for msprobe's sake; the data lie in the probe's dump_path.
+        name: the key, a text; inside a graph a constant.
+        data: as for `Probe.save_data`; inside a graph tensors, constants, and tuples, lists and
+            dicts of them.
+    """
+    mode = SAVING(name)
+    if mode == "now":
+        SAVE_NOW(name, data)
+    elif mode == "later":
+        saved(name, data)
+
+
+def save_grad(save_dir: Any, name: Any, tensor: Any) -> Any:
+    """Return a tensor as it is, and save its gradient as key data, as `<name>_grad`, when it comes.
+
+    Use what is returned in the place of the tensor. May be called where `save` may.
+
+    Args:
+        save_dir: taken for msprobe's sake; the data lie in the probe's dump_path.
+        name: a text; inside a graph a constant.
+        tensor: of floating point or complex numbers.
+    """
+    mode = SAVING_GRADIENT(name)
+    if mode == "now":
+        return SAVE_GRADIENT_NOW(name, tensor)
+    if mode == "later":
+        return gradient_saved(name, tensor)
+    return tensor
+
+
+def step() -> None:
+    """End the training step of the newest probe whose run has not ended; see `Probe.step`.
+
+    Graphs that still run are waited for. Where a phase is open this does nothing but say so once.
+    """
+    probe = CURRENT.probe_for("step()")
+    if probe is not None:
+        try:
+            probe.step()
+        except UsageError as error:
+            CURRENT.log_once(error.said)

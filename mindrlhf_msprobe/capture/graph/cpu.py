@@ -22,18 +22,20 @@ from mindrlhf_msprobe.capture.graph.keydata import (
     VALUE_GRADIENT,
     VALUE_TENSOR,
 )
-from mindrlhf_msprobe.capture.graph.outline import TensorOutline
 from mindrlhf_msprobe.capture.graph.probes import (
     GRADIENT,
     MOST_TOGETHER,
     SITE,
     SITES,
+    Found,
     Hands,
+    Lines,
     Site,
+    Visit,
     array_of,
     as_array,
 )
-from mindrlhf_msprobe.capture.graph.structure import Found, Lines, Visit
+from mindrlhf_msprobe.capture.tensors.tree import TensorOutline
 
 _depend = ops.Depend()
 

@@ -32,7 +32,7 @@ from mindrlhf_msprobe.storage.directory.graph_files import (
 )
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.capture.graph.reading import GraphReading
+    from mindrlhf_msprobe.capture.graph.ascend import GraphReading
 
 #: The kind of the files by which one knows that all before them have been written.
 FENCE = "fence"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.cells import number_of
 from mindrlhf_msprobe.capture.framework.hooks import no_hooks
 from mindrlhf_msprobe.capture.framework.private import (
     BY_PHASE,
@@ -41,7 +42,6 @@ from mindrlhf_msprobe.capture.graph.compiled_graph import (
     may_change_in_place,
 )
 from mindrlhf_msprobe.capture.graph.probes import SITES
-from mindrlhf_msprobe.capture.graph.wrappers import number_of
 from mindrlhf_msprobe.common.message import Message, message
 
 if TYPE_CHECKING:

@@ -1,4 +1,10 @@
-"""The probes of compiled graphs: what the compiler asks, and what running graphs call.
+"""The probes of compiled graphs: what they stand for, and what running graphs call.
+
+What passes in a graph reaches the host by calls of host functions, on Ascend by files. The path for
+Ascend can be tried on CPU: with `MSPROBE_GRAPH_FILES=1` in the environment, tensor_dump.py does
+there what TensorDump does. By files only the statistics are handed over, unless the tensors
+themselves are recorded. With `MSPROBE_GRAPH_REDUCE=0` tensors leave the graph whole, and the host
+makes statistics of them.
 
 A call of a cell is opened by the host function that takes what it is given, which returns a number
 for this very run of it; another takes what it returns, with that number, and closes it. Every
@@ -9,8 +15,10 @@ not matter.
 
 from __future__ import annotations
 
+import ast
 import enum
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +33,7 @@ from mindspore.ops import functional as F
 
 from mindrlhf_msprobe.capture.framework.generated_modules import load
 from mindrlhf_msprobe.capture.framework.private import is_vectorised
-from mindrlhf_msprobe.capture.graph.outline import (
+from mindrlhf_msprobe.capture.tensors.tree import (
     Path,
     TensorOutline,
     UnknownOutline,
@@ -466,3 +474,120 @@ def host_function_of(hands: Hands, tensors: int, *, of_parameters: bool = False)
 
 
 GRADIENT = host_function("msprobe_gradient", _received(_take_gradient), 3, in_order=False)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tensor that is handed over.
+
+    Attributes:
+        site: its probe's.
+        source: the expression that is the tensor, where the function begins.
+        name: the variable that holds it then.
+        watched: whether its gradient is handed over, too.
+    """
+
+    site: Site
+    source: str
+    name: str
+    watched: bool
+
+    @property
+    def passed(self) -> str:
+        """The variable that holds what is passed on in the place of a watched tensor."""
+        return f"passed_{self.name}"
+
+
+#: A function that hands over: what its module begins with, its body, and its constants, which it is
+#: called with as its last argument. All that is not the same for all cells whose values have the
+#: same structure stands there.
+Lines = tuple[Sequence[str], Sequence[str], tuple[Any, ...]]
+
+
+class Visit:
+    """Finds the tensors in the values of a cell's call, in the order in which they are handed over.
+
+    Args:
+        cell: the cell's number.
+        gradients: whether the gradients of tensors are handed over, too.
+
+    Attributes:
+        source, outline: what the call is given, or returns, as a whole: the expression, and its
+            outline.
+        found: the tensors.
+    """
+
+    def __init__(self, cell: int, source: str, outline: Any, *, gradients: bool) -> None:
+        self.cell, self.source, self.outline = cell, source, outline
+        self.found: list[Found] = []
+        self._gradients = gradients
+
+    def passed_on(self, part: str, path: Path, value: Any, source: str) -> str:
+        """Find the tensors in a value and return the expression of what is passed on for it.
+
+        Args:
+            value: its outline.
+            source: the expression that is the value.
+        """
+        kind = kind_of(self.cell, value)
+        if kind == "leave":
+            return source
+        if kind in ("tuple", "list", "dict"):
+            items = [*(value.items() if kind == "dict" else enumerate(value))]
+            return self._items_passed_on(kind, part, path, items, source)
+        watched = kind == "differentiable" and self._gradients
+        site = Site(self.cell, part, path, value)
+        found = Found(site, source, f"tensor{len(self.found)}", watched)
+        self.found.append(found)
+        return found.passed if watched else source
+
+    def _items_passed_on(
+        self, kind: str, part: str, path: Path, items: Sequence[tuple[Any, Any]], source: str
+    ) -> str:
+        if not all(_can_be_written(key) for key, _ in items):
+            SITES.note_gap(self.cell, message("coverage.dict_keys"))
+            return source
+        sources = [f"{source}[{key!r}]" for key, _ in items]
+        passed = [
+            self.passed_on(part, (*path, key), item, item_source)
+            for (key, item), item_source in zip(items, sources)
+        ]
+        # The value itself passes: a node behind it would group the sums of its gradient anew.
+        if passed == sources:
+            return source
+        if kind == "dict":
+            return "{" + ", ".join(f"{key!r}: {x}" for (key, _), x in zip(items, passed)) + "}"
+        listed = ", ".join(passed)
+        return f"[{listed}]" if kind == "list" else f"({listed},)"
+
+
+def _can_be_written(key: Any) -> bool:
+    try:
+        return bool(ast.literal_eval(repr(key)) == key)
+    except (SyntaxError, ValueError):
+        return False
+
+
+FILES = "MSPROBE_GRAPH_FILES"
+REDUCE = "MSPROBE_GRAPH_REDUCE"
+
+
+@functools.cache
+def stands_in() -> bool:
+    """Return whether TensorDump is stood in for on a device that does not have it."""
+    return os.environ.get(FILES) == "1" and not _on_ascend()
+
+
+def writes_files() -> bool:
+    """Return whether compiled graphs hand over by files."""
+    return _on_ascend() or stands_in()
+
+
+@functools.cache
+def reduces() -> bool:
+    """Return whether statistics are reduced in the graph where nothing else is recorded."""
+    return writes_files() and os.environ.get(REDUCE) != "0"
+
+
+def _on_ascend() -> bool:
+    return bool(mindspore.get_context("device_target") == "Ascend")

@@ -36,11 +36,12 @@ from mindrlhf_msprobe.capture.framework.private import (
     FUNCTION_COMPILER,
     GRAPH_EXECUTORS,
 )
-from mindrlhf_msprobe.capture.operators.declared import HeldOperators, declared_operator
 from mindrlhf_msprobe.capture.operators.inventory import (
+    HeldOperators,
     LibraryFunctions,
     Operator,
     Replaced,
+    declared_operator,
     installed_operators,
     of_primitive,
     operator_of,

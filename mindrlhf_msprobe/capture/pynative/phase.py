@@ -25,7 +25,6 @@ from mindrlhf_msprobe.capture.cells import (
     named_cells,
     parameters_held_twice,
 )
-from mindrlhf_msprobe.capture.framework.callstack import CallStacks, encloses, running_frame
 from mindrlhf_msprobe.capture.framework.hooks import Arguments, CellHooks
 from mindrlhf_msprobe.capture.framework.private import (
     FIRST_RUN,
@@ -34,9 +33,17 @@ from mindrlhf_msprobe.capture.framework.private import (
     has_run,
     recomputing_cell,
 )
-from mindrlhf_msprobe.capture.graph.switch import writes_files
+from mindrlhf_msprobe.capture.graph.probes import writes_files
 from mindrlhf_msprobe.capture.opening.observer import CellCall, ObservedCall
 from mindrlhf_msprobe.capture.opening.opening import Call, CellSlot, Opening, TokenCounter
+from mindrlhf_msprobe.capture.pynative.frames import (
+    MARKS,
+    CallStacks,
+    Repetitions,
+    encloses,
+    given_again,
+    running_frame,
+)
 from mindrlhf_msprobe.capture.pynative.gradients import (
     Backlog,
     CallGradients,
@@ -44,7 +51,6 @@ from mindrlhf_msprobe.capture.pynative.gradients import (
     Taps,
     inside_the_graph,
 )
-from mindrlhf_msprobe.capture.recompute import MARKS, Repetitions, given_again
 from mindrlhf_msprobe.common.message import message
 
 

@@ -18,19 +18,20 @@ from mindrlhf_msprobe.capture.cells import (
     in_a_tuple,
     is_jitted,
     named_cells,
+    number_of,
     parameters_held_twice,
 )
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, is_inner_recurrent
 from mindrlhf_msprobe.capture.graph.calls import GraphCalls, Receiver
 from mindrlhf_msprobe.capture.graph.moments import COMPILATIONS
-from mindrlhf_msprobe.capture.graph.probes import SITES
-from mindrlhf_msprobe.capture.graph.switch import writes_files
+from mindrlhf_msprobe.capture.graph.probes import SITES, writes_files
 from mindrlhf_msprobe.capture.graph.watched import (
+    OPTIMIZER,
     GraphProbes,
     graph_mode,
+    has_mark,
     why_no_gradients,
 )
-from mindrlhf_msprobe.capture.graph.wrappers import OPTIMIZER, has_mark, number_of
 from mindrlhf_msprobe.capture.opening.opening import CellSlot, Opening
 from mindrlhf_msprobe.capture.pynative.phase import EagerCapture
 from mindrlhf_msprobe.common.message import Message, message

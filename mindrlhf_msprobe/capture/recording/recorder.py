@@ -10,11 +10,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.capture.framework import process_end
-from mindrlhf_msprobe.capture.framework.memory import is_of_training
 from mindrlhf_msprobe.capture.graph.folder import FOLDERS
 from mindrlhf_msprobe.capture.opening.overflow import NotHeldError
-from mindrlhf_msprobe.capture.recording.ending import Ending
+from mindrlhf_msprobe.capture.recording.ending import (
+    Ending,
+    abandon_listeners,
+    forget_listener,
+    listen_to_ends,
+)
 from mindrlhf_msprobe.capture.recording.messages import (
     log_disk_room,
     log_fault,
@@ -28,6 +31,7 @@ from mindrlhf_msprobe.capture.recording.phases import Phases
 from mindrlhf_msprobe.capture.recording.run_settings import RunSettings
 from mindrlhf_msprobe.capture.recording.saves import Saves
 from mindrlhf_msprobe.capture.settings.environment import cann_version, settings_now
+from mindrlhf_msprobe.capture.tensors.summary import is_of_training
 from mindrlhf_msprobe.capture.words import counted
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
@@ -105,7 +109,7 @@ class Recorder:
         FOLDERS.begin(self.writer.root, rank, config.buffer_mb << 20)
         log_start(config, self.writer.root, self.step, continues=self.writer.continues)
         # The last: what is raised above, under `strict`, leaves no listener behind.
-        process_end.listen(self.ending.note_end)
+        listen_to_ends(self.ending.note_end)
 
     @property
     def step(self) -> int:
@@ -227,7 +231,7 @@ class Recorder:
 
     def close(self, stop: Stop | None = None) -> None:
         """End the run; a step that was not ended stays readable and is marked unfinished."""
-        process_end.forget(self.ending.note_end)
+        forget_listener(self.ending.note_end)
         self.phases.end_run()
         self.settings.end_run()
         FOLDERS.end(self.writer.root)
@@ -257,7 +261,7 @@ class Recorder:
 
     def abandon(self) -> None:
         """Record nothing more: called in a forked child, which leaves the run to its parent."""
-        process_end.abandon()
+        abandon_listeners()
         self.settings.end_run()
         self.lock = threading.RLock()  # the old one may be held by a thread that is not here
         self.writer.abandon()

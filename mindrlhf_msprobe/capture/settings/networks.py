@@ -33,7 +33,6 @@ from mindrlhf_msprobe.capture.tensors.summary import mesh_of
 from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
-from mindrlhf_msprobe.storage.manifest.parallel import sizes_in
 from mindrlhf_msprobe.storage.manifest.run_file import (
     Cells,
     Change,
@@ -42,6 +41,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     Optimizer,
     Settings,
 )
+from mindrlhf_msprobe.storage.manifest.variables import sizes_in
 from mindrlhf_msprobe.storage.records import network_name
 
 MAX_NETWORKS = 32

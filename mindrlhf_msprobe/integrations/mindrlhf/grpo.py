@@ -16,12 +16,16 @@ from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
-from mindrlhf_msprobe.compat.ms_probe import MsProbe
+from mindrlhf_msprobe.compat.shared import MsProbe
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.mindrlhf.generation import KEYS, MindFormersGeneration
+from mindrlhf_msprobe.integrations.mindrlhf.generation import (
+    KEYS,
+    MindFormersGeneration,
+    VllmGeneration,
+    widths_of,
+)
 from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name
-from mindrlhf_msprobe.integrations.mindrlhf.vllm import VllmGeneration, widths_of
 from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE, Part, Patches
 from mindrlhf_msprobe.integrations.session import (
     Session,

@@ -14,10 +14,10 @@ ms = pytest.importorskip("mindspore")
 from mindspore import Tensor, ops
 
 from mindrlhf_msprobe.capture.graph import folder as graph_drain
+from mindrlhf_msprobe.capture.graph.ascend import GraphReading
 from mindrlhf_msprobe.capture.graph.folder import FENCE, Drain
-from mindrlhf_msprobe.capture.graph.outline import TensorOutline
 from mindrlhf_msprobe.capture.graph.probes import SITES, Site
-from mindrlhf_msprobe.capture.graph.reading import GraphReading
+from mindrlhf_msprobe.capture.tensors.tree import TensorOutline
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage.directory.graph_files import files_in, remove_folder
 
