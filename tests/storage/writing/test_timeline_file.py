@@ -82,7 +82,7 @@ def test_what_is_no_plain_file_is_left_alone_and_counted(tmp_path, put, existing
     root.mkdir(exist_ok=True)
     put(root / timeline_name(0), outside)
     recording = Recording(root, existing=existing, step=7)
-    recording.writer._background._fault = lambda what, error, count: lost.append(what.code)
+    recording.writer.background._fault = lambda what, error, count: lost.append(what.code)
     forget_times(root, 0, 0)
     for step in (7, 8):
         recording.step = step
