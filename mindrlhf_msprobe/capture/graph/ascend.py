@@ -31,8 +31,9 @@ from mindspore.ops import functional as F
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR
 from mindrlhf_msprobe.capture.graph.folder import FENCE, FOLDERS
-from mindrlhf_msprobe.capture.graph.keydata import DATA, NO_CELL, VALUES
+from mindrlhf_msprobe.capture.graph.keydata import DATA, VALUES
 from mindrlhf_msprobe.capture.graph.probes import (
+    NO_CELL,
     SITES,
     Lines,
     Question,
@@ -47,8 +48,8 @@ from mindrlhf_msprobe.capture.tensors.tree import TensorOutline
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage.arrays.npy import open_npy
-from mindrlhf_msprobe.storage.directory.graph_files import GraphFile
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.writing.graph_files import GraphFile
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.graph.calls import Receiver
@@ -83,7 +84,7 @@ class _Reduction(Question):
             return WHOLE
         if 0 in tensor.shape:
             return EMPTY
-        if cell in SITES.whole or not reduces():
+        if cell == NO_CELL or cell in SITES.whole or not reduces():
             return WHOLE
         return _KINDS.get(tensor.dtype, WHOLE)
 
@@ -211,25 +212,24 @@ def _number(digits: list[float]) -> int:
 
 
 OPEN, TENSOR, CLOSE, GRADIENT = "open", "tensor", "close", "gradient"
-OPEN_VALUE, CLOSE_VALUE = "open_value", "close_value"
-VALUE, VALUE_GRADIENT = "value", "value_gradient"
-#: What the kind of a file begins with that holds the statistics of a tensor, not its elements.
-REDUCED = "reduced_"
+#: What the kind of a file begins with that holds the statistics of a tensor, not its elements; and
+#: that of one that is of key data.
+REDUCED, OF_KEY_DATA = "reduced_", "value_"
 _TENSORS, _GRADIENTS = {TENSOR, REDUCED + TENSOR}, {GRADIENT, REDUCED + GRADIENT}
 _OF_PHASES = frozenset({OPEN, CLOSE, *_TENSORS, *_GRADIENTS})
-_OF_KEY_DATA = frozenset({OPEN_VALUE, VALUE, CLOSE_VALUE, VALUE_GRADIENT})
-_PAYLOAD = frozenset({*_TENSORS, *_GRADIENTS, VALUE, VALUE_GRADIENT})
 
 
 class GraphReading:
-    """Hands each file to the phase that is open, or to the current probe as key data."""
+    """Hands each file to the phase that is open, or to the current probe as key data.
+
+    It hands over what the host functions of probes.py would.
+    """
 
     def __init__(self) -> None:
         self._receiver: Receiver | None = None
         # The calls of a cell that are open, and those whose tensors have had no gradient yet.
         self._running: dict[int, list[int]] = {}
         self._without: dict[int, list[int]] = {}
-        self._values: list[int] = []  # that are saved, and not yet closed
 
     @property
     def is_recording(self) -> bool:
@@ -237,14 +237,14 @@ class GraphReading:
         return SITES.receiver is not None
 
     def wants(self, kind: str) -> bool:
-        """Return whether files of a kind are read now; otherwise they are removed."""
-        if kind in _OF_KEY_DATA:
+        """Return whether files of a kind are read now; if not, they are removed."""
+        if kind.startswith(OF_KEY_DATA):
             return CURRENT.probe is not None
         return kind == FENCE or (kind in _OF_PHASES and SITES.receiver is not None)
 
     def is_payload(self, kind: str) -> bool:
         """Return whether files of a kind hold what is recorded, and may be lost."""
-        return kind in _PAYLOAD
+        return kind.removeprefix(OF_KEY_DATA) in _TENSORS | _GRADIENTS
 
     def take(self, file: GraphFile) -> None:
         """Hand over what a file holds."""
@@ -253,67 +253,41 @@ class GraphReading:
     def lose(self, file: GraphFile, error: Exception) -> None:
         """Count what a file held; what came before and after it stays in its place."""
         self._hand_over(file, lost=True)
-        self._fault(file.kind, error)
+        self.fault(error, file.kind)
 
-    def fault(self, error: Exception) -> None:
+    def fault(self, error: Exception, kind: str = "") -> None:
         """Count a file that cannot be read."""
-        self._fault("", error)
-
-    def _fault(self, kind: str, error: Exception) -> None:
-        if kind in _OF_KEY_DATA:
-            VALUES.fault(error)
-        elif SITES.receiver is not None:
-            SITES.receiver.fault(message("lost.graph_file"), error)
+        taker = VALUES if kind.startswith(OF_KEY_DATA) else SITES.receiver
+        if taker is not None:
+            taker.fault(message("lost.graph_file"), error)
 
     def _hand_over(self, file: GraphFile, *, lost: bool) -> None:
-        if file.kind in _OF_KEY_DATA:
-            try:
-                self._hand_over_value(file, lost)
-            except Exception as error:
-                VALUES.fault(error)
-            return
-        receiver = SITES.receiver
+        receiver, site = SITES.receiver, SITES[file.probe]
         if receiver is not self._receiver:
-            self._receiver = receiver
-            self._running, self._without = {}, {}
-        if receiver is None:
+            self._receiver, self._without = receiver, {}
+            self._running = {NO_CELL: self._running.get(NO_CELL, [])}
+        taker = SITES.taker_of(site)
+        if taker is None:
             return
-        site = SITES[file.probe]
-        if file.kind == OPEN:
-            self._running.setdefault(site.cell, []).append(receiver.opened(site))
-        elif file.kind == CLOSE:
-            receiver.closed(self._running[site.cell].pop(), site)
-        elif file.kind in _TENSORS:
-            call = self._running[site.cell][-1]
+        kind, running = file.kind.removeprefix(OF_KEY_DATA), self._running
+        if kind == OPEN:
+            running.setdefault(site.cell, []).append(taker.opened(site))
+        elif kind == CLOSE:
+            taker.closed(running[site.cell].pop(), site)
+        elif kind in _TENSORS:
+            call = running[site.cell][-1]
             self._without.setdefault(file.probe, []).append(call)
             if not lost:
-                receiver.tensor(call, site, _found(file, site))
-        elif file.kind in _GRADIENTS:  # the last call of a cell has its gradient first
-            call = self._without[file.probe].pop()
+                taker.tensor(call, site, _found(file, site))
+        elif kind in _GRADIENTS:  # the last call of a cell has its gradient first
+            call = 0 if site.cell == NO_CELL else self._without[file.probe].pop()
             if not lost:
-                receiver.gradient(call, site, _found(file, site))
-
-    def _hand_over_value(self, file: GraphFile, lost: bool) -> None:
-        site = SITES[file.probe]
-        if file.kind == OPEN_VALUE:
-            self._values.append(VALUES.opened())
-        elif file.kind == CLOSE_VALUE:
-            VALUES.closed(self._values.pop(), site)
-        elif lost:
-            return
-        elif file.kind == VALUE:
-            VALUES.tensor(self._values[-1], site, _read(file, site))
-        else:
-            VALUES.gradient(site, _read(file, site))
+                taker.gradient(call, site, _found(file, site))
 
 
 def _found(file: GraphFile, site: Site) -> np.ndarray | Leaf:
     if file.kind.startswith(REDUCED):
         return leaf_of(site.outline, open_npy(file.path))
-    return _read(file, site)
-
-
-def _read(file: GraphFile, site: Site) -> np.ndarray:
     if 0 in site.outline.shape:  # the file says only that it was there
         return nothing_of(site.outline)
     elements = open_npy(file.path)
@@ -351,21 +325,22 @@ class _File(Question):
         """Return the path."""
         number = SITES.number(Site(cell, part, path, value))
         kind = kind if how in (WHOLE, EMPTY) else REDUCED + kind
+        kind = OF_KEY_DATA + kind if cell == NO_CELL else kind
         return FOLDERS.file(f"{kind}.{number}", lambda: READING)
 
 
 FILE = _File()
 
 
-def opened(cell, given):
+def opened(cell, path, given):
     """Open a call and return what stands for it."""
-    dump(FILE(OPEN, cell, "", (), given), MARK)
+    dump(FILE(OPEN, cell, "", path, given), MARK)
     return MARK
 
 
-def closed(cell, call, returned):
+def closed(cell, path, call, returned):
     """Close a call."""
-    dump(FILE(CLOSE, cell, "", (), returned), call)
+    dump(FILE(CLOSE, cell, "", path, returned), call)
 
 
 def handed_over(cell, part, path, tensor, call):
@@ -387,16 +362,25 @@ def watched(cell, part, path, tensor, call):
 _HEAD = ("from mindrlhf_msprobe.capture.graph.ascend import closed, handed_over, opened, watched",)
 
 
-def entering(visit: Visit, returned: str) -> Lines:
-    """Write the function that opens a call, hands over tensors of it and returns an expression."""
-    opening = f"call = opened(constants[0], {visit.source})"
-    return _HEAD, (opening, *_handing_over(visit), f"return {returned}"), (visit.cell,)
+def entering(visit: Visit, returned: str, *, ends: bool = False) -> Lines:
+    """Write the function that opens a call, hands over tensors of it and returns an expression.
+
+    Args:
+        ends: whether that closes the call, too.
+    """
+    opening = f"call = opened(constants[0], {visit.path!r}, {visit.source})"
+    closing = [_closing(visit)] if ends else []
+    lines = opening, *_handing_over(visit), *closing, f"return {returned}"
+    return _HEAD, lines, (visit.cell,)
 
 
 def leaving(visit: Visit, returned: str) -> Lines:
     """Write the function that hands over what a call returns and closes it; as `entering`."""
-    closing = f"closed(constants[0], call, {visit.source})"
-    return _HEAD, (*_handing_over(visit), closing, f"return {returned}"), (visit.cell,)
+    return _HEAD, (*_handing_over(visit), _closing(visit), f"return {returned}"), (visit.cell,)
+
+
+def _closing(visit: Visit) -> str:
+    return f"closed(constants[0], {visit.path!r}, call, {visit.source})"
 
 
 def _handing_over(visit: Visit) -> Iterator[str]:
@@ -424,7 +408,7 @@ def before_phase() -> None:
     try:
         wait()
     except OSError as error:  # they do not come, or the folder cannot be listed
-        VALUES.fault(error)
+        VALUES.fault(message("lost.graph_files"), error)
 
 
 VALUES.flush = before_phase
@@ -438,25 +422,9 @@ def after_phase(receiver: Receiver) -> None:
         receiver.fault(message("lost.graph_files"), error)
 
 
-# Key data: a value that `save` is given, and the gradient that `save_grad` waits for.
-
-
-def value_opened(name, data):
-    """Open a value that is saved and return what stands for it."""
-    dump(FILE(OPEN_VALUE, NO_CELL, DATA, (name,), data), MARK)
-    return MARK
-
-
-def value_tensor(path, tensor, value):
-    """Hand over a tensor of a value that is saved."""
-    dump(FILE(VALUE, NO_CELL, DATA, path, tensor), F.stop_gradient(tensor))
-
-
-def value_closed(name, data, value):
-    """Close a value that is saved."""
-    dump(FILE(CLOSE_VALUE, NO_CELL, DATA, (name,), data), value)
+# Key data: the gradient that `save_grad` waits for.
 
 
 def gradient_saved(name, tensor):
     """Return a tensor, whose gradient will be saved."""
-    return BORDER(tensor, FILE(VALUE_GRADIENT, NO_CELL, DATA, (name,), tensor), "whole", MARK)
+    return BORDER(tensor, FILE(GRADIENT, NO_CELL, DATA, (name,), tensor), "whole", MARK)

@@ -4,7 +4,6 @@ The nodes that hand something over are the device's: those of cpu.py or ascend.p
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False
-# ruff: noqa: RUF005, SIM118
 
 from __future__ import annotations
 
@@ -12,13 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from mindrlhf_msprobe.capture.graph.keydata import (
-    NO_CELL,
+    DATA,
     SAVE_GRADIENT_NOW,
     SAVE_NOW,
     SAVING,
     SAVING_GRADIENT,
 )
-from mindrlhf_msprobe.capture.graph.probes import KIND, Lines, Question, Visit, writes_files
+from mindrlhf_msprobe.capture.graph.probes import NO_CELL, Lines, Question, Visit, writes_files
 from mindrlhf_msprobe.capture.graph.watched import function_of
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.errors import UsageError
@@ -120,24 +119,25 @@ def _written(arguments: str, lines: Lines) -> tuple[Callable[..., Any], tuple[An
     return function_of(source, like=None), constants
 
 
+class _Saved(Question):
+    """The function that hands over a value that is saved as key data, and its constants."""
+
+    in_python = _nothing, ()
+
+    def answer(self, name: str, data: Any) -> Any:
+        """Return both."""
+        visit = Visit(NO_CELL, "data", data, gradients=False, path=(name,))
+        visit.passed_on(DATA, (name,), data, "data")
+        return _written("data", nodes.entering(visit, "call", ends=True))
+
+
+SAVED = _Saved()
+
+
 def saved(name, data):
     """Hand over a value that is saved as key data."""
-    value = nodes.value_opened(name, data)
-    tensors_saved((name,), data, value)
-    nodes.value_closed(name, data, value)
-
-
-def tensors_saved(path, data, value):
-    """Hand over every tensor of a value that is saved."""
-    kind = KIND(NO_CELL, data)
-    if kind == "differentiable" or kind == "tensor" or kind == "parameter":
-        nodes.value_tensor(path, data, value)
-    if kind == "tuple" or kind == "list":
-        for i in range(len(data)):
-            tensors_saved(path + (i,), data[i], value)
-    if kind == "dict":
-        for key in data.keys():
-            tensors_saved(path + (key,), data[key], value)
+    hand_over, constants = SAVED(name, data)
+    hand_over(data, constants)
 
 
 def save(save_dir: Any, name: Any, data: Any) -> None:

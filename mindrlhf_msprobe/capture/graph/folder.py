@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.common.message import SpokenError, message
 from mindrlhf_msprobe.common.printable import size as in_words
-from mindrlhf_msprobe.storage.directory.graph_files import (
+from mindrlhf_msprobe.storage.writing.graph_files import (
     GraphFile,
     files_in,
     folder_of,
@@ -229,7 +229,7 @@ class Drain:
                 else:
                     self._reader.take(file)
             except Exception as failed:
-                self._reader.fault(failed)
+                self._reader.fault(failed, file.kind)
             finally:
                 _remove(file)
                 self._moved = self._clock()

@@ -20,11 +20,11 @@ import enum
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import mindspore
 import numpy as np
@@ -46,6 +46,7 @@ from mindrlhf_msprobe.storage.writing.ledger import GraphCost
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.graph.calls import Receiver
+    from mindrlhf_msprobe.storage.leaves import Leaf
 
 #: MindSpore's dtypes that are handed over.
 _HANDED_OVER = frozenset(
@@ -57,6 +58,27 @@ _HANDED_OVER = frozenset(
 
 MOST_TOGETHER = 400  # tensors of one call of a host function
 _FAULT = message("lost.graph_handed_over")
+#: The number that stands for a cell's where a probe belongs to none, but to key data.
+NO_CELL = -1
+
+
+class Taker(Protocol):
+    """Takes what probes hand over; called from any thread."""
+
+    def opened(self, site: Site) -> int:
+        """Take note of a call that begins and return its number, 0 if it is not recorded."""
+
+    def tensor(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
+        """Take a tensor of a call, or its statistics; an array is valid until this returns."""
+
+    def closed(self, call: int, site: Site) -> None:
+        """Take note of a call that has ended."""
+
+    def gradient(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
+        """Take the gradient of a tensor of a call, or its statistics; as `tensor`."""
+
+    def fault(self, what: Message, error: Exception) -> None:
+        """Take note of a fault, once; never raises."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +86,7 @@ class Site:
     """What one probe hands over.
 
     Attributes:
-        cell: the cell's number.
+        cell: the cell's number; NO_CELL of what is saved as key data.
         part: input_args, input_kwargs, output, parameters, gradients, or "" for a call as a whole.
         path: where the tensor stands in that part.
         outline: the tensor's outline; of a call as a whole, that of its arguments or its output.
@@ -81,6 +103,7 @@ class Sites:
 
     Attributes:
         receiver: the open phase, or None.
+        values: takes what is saved as key data.
         gaps: cell number → every reason why something of the cell cannot be recorded, once.
         differentiated_outside: whether Python differentiates, in PyNative mode, what is compiled at
             this moment. MindSpore computes wrong gradients of the parameters of a cell that runs
@@ -97,6 +120,7 @@ class Sites:
 
     def __init__(self) -> None:
         self.receiver: Receiver | None = None
+        self.values: Taker
         self.gaps: dict[int, dict[Message, None]] = {}
         self.differentiated_outside = False
         self.without_gradients: set[int] = set()
@@ -168,6 +192,10 @@ class Sites:
 
     def __getitem__(self, number: int) -> Site:
         return self._sites[number]
+
+    def taker_of(self, site: Site) -> Taker | None:
+        """Return who takes what a probe hands over now; None where nobody does."""
+        return self.values if site.cell == NO_CELL else self.receiver
 
 
 SITES = Sites()
@@ -273,15 +301,6 @@ def kind_of(cell: int, value: Any) -> str:
     return kinds.get(type(value), "leave")
 
 
-class _Kind(Question):
-    """How a value is visited."""
-
-    in_python = "leave"
-
-    def answer(self, cell: int, value: Any) -> str:
-        return kind_of(cell, value)
-
-
 class _HoldsParameter(Question):
     """Whether a value is, or holds, a Parameter: it must not pass through a function.
 
@@ -310,7 +329,6 @@ class _SiteNumber(Question):
 
 LEFT_ALONE = _LeftAlone()
 HOLDS_PARAMETER = _HoldsParameter()
-KIND = _Kind()
 SITE = _SiteNumber()
 
 
@@ -328,31 +346,35 @@ class Hands(enum.Enum):
 # What the running graph calls. Nothing of it may raise: that would poison the executor for good.
 
 
-def _received(take: Callable[..., Any]) -> Callable[..., np.ndarray]:
+def _received(take: Callable[..., int | None], site_of: Callable[..., Site]) -> Any:
+    """Return a host function.
+
+    Args:
+        take: is given who takes what is handed over, and the arrays.
+        site_of: returns the probe, or the first of them, by the arrays.
+    """
+
     def called(*arrays: Any) -> np.ndarray:
-        began = perf_counter()
-        receiver, cost = SITES.receiver, SITES.cost
-        number = 0
-        if receiver is not None:
+        began, number = perf_counter(), 0
+        site = site_of(*arrays)
+        taker, cost = SITES.taker_of(site), SITES.cost
+        if taker is not None:
             try:
-                number = take(receiver, *arrays) or 0
+                number = take(taker, *arrays) or 0
             except Exception as error:
-                receiver.fault(_FAULT, error)
-        if cost is not None:
-            cost.called(
-                perf_counter() - began, sum(getattr(array, "nbytes", 0) for array in arrays)
-            )
+                taker.fault(_FAULT, error)
+        if cost is not None and site.cell != NO_CELL:
+            size = sum(getattr(array, "nbytes", 0) for array in arrays)
+            cost.called(perf_counter() - began, size)
         return array_of(number)
 
     return called
 
 
-def _take_gradient(
-    receiver: Receiver, call: np.ndarray, site: np.ndarray, elements: np.ndarray
-) -> None:
+def _take_gradient(taker: Taker, call: np.ndarray, site: np.ndarray, elements: np.ndarray) -> None:
     number, of = number_in(call), SITES[number_in(site)]
     if number:
-        receiver.gradient(number, of, as_recorded(elements, of.outline))
+        taker.gradient(number, of, as_recorded(elements, of.outline))
 
 
 def nothing_of(tensor: TensorOutline) -> np.ndarray:
@@ -360,40 +382,33 @@ def nothing_of(tensor: TensorOutline) -> np.ndarray:
     return as_recorded(np.zeros(0, np.uint8), tensor)
 
 
+def _group_in(arrays: Sequence[np.ndarray], hands: Hands) -> list[Site]:
+    """Return the probes that hand over arrays together; the first may be that of the call."""
+    return SITES.sites_in_group(number_in(arrays[0 if hands is Hands.ENTERED else 1]))
+
+
 def _taking_call(hands: Hands) -> Callable[..., int]:
     """Return what takes tensors of one call, and that it begins or ends."""
 
-    def take(receiver: Receiver, *given: np.ndarray) -> int:
+    def take(taker: Taker, *given: np.ndarray) -> int:
+        of_call, *tensors = sites = _group_in(given, hands)
         if hands is Hands.ENTERED:
-            group, *arrays = given
-            of_call, *tensors = SITES.sites_in_group(number_in(group))
-            call = 0 if SITES.only_backward else receiver.opened(of_call)
+            runs_again = SITES.only_backward and of_call.cell != NO_CELL
+            call, arrays = 0 if runs_again else taker.opened(of_call), iter(given[1:])
         else:
-            number, group, *arrays = given
-            call, tensors = number_in(number), SITES.sites_in_group(number_in(group))
-            if hands is Hands.LEFT:
-                of_call, *tensors = tensors
-        if call:
-            _hand_over(receiver, call, tensors, arrays)
+            call, arrays = number_in(given[0]), iter(given[2:])
+        for site in (sites if hands is Hands.MORE else tensors) if call else ():
+            try:  # one that cannot be handed over does not keep back the others
+                empty = 0 in site.outline.shape  # nothing was given to the host for it
+                elements = nothing_of(site.outline) if empty else next(arrays)
+                taker.tensor(call, site, as_recorded(elements, site.outline))
+            except Exception as error:
+                taker.fault(_FAULT, error)
         if hands is Hands.LEFT:
-            receiver.closed(call, of_call)
+            taker.closed(call, of_call)
         return call if hands is Hands.ENTERED else 0
 
     return take
-
-
-def _hand_over(
-    receiver: Receiver, call: int, sites: Sequence[Site], arrays: Iterable[np.ndarray]
-) -> None:
-    """Hand over the tensors of a call; one that cannot be does not keep back the others."""
-    remaining = iter(arrays)
-    for site in sites:
-        try:
-            empty = 0 in site.outline.shape  # nothing was given to the host for it
-            elements = nothing_of(site.outline) if empty else next(remaining)
-            receiver.tensor(call, site, as_recorded(elements, site.outline))
-        except Exception as error:
-            receiver.fault(_FAULT, error)
 
 
 @functools.cache
@@ -470,10 +485,16 @@ def host_function_of(hands: Hands, tensors: int, *, of_parameters: bool = False)
     """
     take, numbers = _taking_call(hands), 1 if hands is Hands.ENTERED else 2
     name = f"msprobe_{hands.value}_{tensors}" + ("_parameters" if of_parameters else "")
-    return host_function(name, _received(take), tensors + numbers, of_parameters=of_parameters)
+    taking = _received(take, lambda *arrays: _group_in(arrays, hands)[0])
+    return host_function(name, taking, tensors + numbers, of_parameters=of_parameters)
 
 
-GRADIENT = host_function("msprobe_gradient", _received(_take_gradient), 3, in_order=False)
+GRADIENT = host_function(
+    "msprobe_gradient",
+    _received(_take_gradient, lambda call, site, elements: SITES[number_in(site)]),
+    3,
+    in_order=False,
+)
 
 
 @dataclass(frozen=True)
@@ -510,15 +531,19 @@ class Visit:
     Args:
         cell: the cell's number.
         gradients: whether the gradients of tensors are handed over, too.
+        path: of what is saved as key data its name.
 
     Attributes:
         source, outline: what the call is given, or returns, as a whole: the expression, and its
             outline.
+        path: see above.
         found: the tensors.
     """
 
-    def __init__(self, cell: int, source: str, outline: Any, *, gradients: bool) -> None:
-        self.cell, self.source, self.outline = cell, source, outline
+    def __init__(
+        self, cell: int, source: str, outline: Any, *, gradients: bool, path: Path = ()
+    ) -> None:
+        self.cell, self.source, self.outline, self.path = cell, source, outline, path
         self.found: list[Found] = []
         self._gradients = gradients
 

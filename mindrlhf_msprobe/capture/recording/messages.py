@@ -15,9 +15,9 @@ from mindrlhf_msprobe.common.printable import size
 from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.log import inform, logger, warn
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.directory.job import missing_ranks, world_of
 from mindrlhf_msprobe.storage.manifest.coverage import MINDSPORE, OPTIMIZERS, PHASES
 from mindrlhf_msprobe.storage.reading.estimate import free_bytes
+from mindrlhf_msprobe.storage.writing.job import missing_ranks, world_of
 from mindrlhf_msprobe.storage.writing.ledger import KEY_DATA
 
 _MOST_TEXTS = 10  # values of a configuration that one message names

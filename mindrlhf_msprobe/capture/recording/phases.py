@@ -23,13 +23,13 @@ from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import inform, warn
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, names_of
-from mindrlhf_msprobe.storage.directory.job import DumpPathLostError
 from mindrlhf_msprobe.storage.manifest.coverage import (
     MINDSPORE,
     OPERATORS,
     OPTIMIZERS,
     PHASES,
 )
+from mindrlhf_msprobe.storage.writing.job import DumpPathLostError
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks

@@ -20,7 +20,7 @@ from mindspore import nn
 
 from mindrlhf_msprobe.capture.cells import ROOT_NAME, named_cells
 from mindrlhf_msprobe.capture.framework.private import parameters_of
-from mindrlhf_msprobe.capture.settings.attributes import (
+from mindrlhf_msprobe.capture.settings.generation import (
     PLAIN_TYPES,
     cell_attributes,
     is_optimizer,

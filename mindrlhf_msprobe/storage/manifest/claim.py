@@ -14,10 +14,10 @@ from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import is_temporary_of_ours, reserve_of
-from mindrlhf_msprobe.storage.directory import removal
-from mindrlhf_msprobe.storage.directory.graph_files import sweep_folders
-from mindrlhf_msprobe.storage.directory.job import RankLock, process_started, world_of
 from mindrlhf_msprobe.storage.manifest.run_file import RUNNING, RunFile
+from mindrlhf_msprobe.storage.writing import removal
+from mindrlhf_msprobe.storage.writing.graph_files import sweep_folders
+from mindrlhf_msprobe.storage.writing.job import RankLock, process_started, world_of
 
 _SHOWN = 3  # files that are named
 _ADVICE = message("error.advice")

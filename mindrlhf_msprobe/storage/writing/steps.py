@@ -17,13 +17,13 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.directory.job import DumpPathLostError
-from mindrlhf_msprobe.storage.directory.removal import recorded_file
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
 from mindrlhf_msprobe.storage.reading.step_times import append_times
+from mindrlhf_msprobe.storage.writing.job import DumpPathLostError
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 from mindrlhf_msprobe.storage.writing.phase_files import ENTRY, PhaseFiles, Report
+from mindrlhf_msprobe.storage.writing.removal import recorded_file
 from mindrlhf_msprobe.storage.writing.thinning import Thinning
 
 _HEAD = 4096  # bytes of a file by which it is known, beside its size

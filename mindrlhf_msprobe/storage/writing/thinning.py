@@ -21,7 +21,6 @@ from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import reserve_of
-from mindrlhf_msprobe.storage.directory.removal import Removal
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
 from mindrlhf_msprobe.storage.manifest.thinned import (
     KEY_DATA,
@@ -33,6 +32,7 @@ from mindrlhf_msprobe.storage.manifest.thinned import (
 )
 from mindrlhf_msprobe.storage.reading.places import key_data_directories, layer_directories
 from mindrlhf_msprobe.storage.step_lines import step_line
+from mindrlhf_msprobe.storage.writing.removal import Removal
 
 #: The last steps, of those that were ended, that are kept whole.
 LAST = 2

@@ -25,8 +25,6 @@ from mindrlhf_msprobe.storage.arrays.atomic import put_in_place, temporary_of, w
 from mindrlhf_msprobe.storage.arrays.buffers import BufferPool
 from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.arrays.sketches import HEAD
-from mindrlhf_msprobe.storage.directory.job import DumpPathLostError
-from mindrlhf_msprobe.storage.directory.removal import files_in, remove_save
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import count_leaves
 from mindrlhf_msprobe.storage.manifest import recorded
@@ -34,8 +32,10 @@ from mindrlhf_msprobe.storage.manifest.manifest import Manifest
 from mindrlhf_msprobe.storage.manifest.notes import Note, Written
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
 from mindrlhf_msprobe.storage.writing.background import Background, FaultSink, Job
+from mindrlhf_msprobe.storage.writing.job import DumpPathLostError
 from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
 from mindrlhf_msprobe.storage.writing.phase_files import ENTRY, PhaseFiles
+from mindrlhf_msprobe.storage.writing.removal import files_in, remove_save
 from mindrlhf_msprobe.storage.writing.steps import Steps
 
 #: Bytes that may wait to be written unless the configuration says otherwise.
