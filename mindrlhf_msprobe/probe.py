@@ -238,7 +238,7 @@ class Probe:
 
         Args:
             why: a text, or a message of this package's.
-            quiet: do not log it: it has been said otherwise.
+            quiet: do not log it: it has been said in other words.
 
         Raises:
             UsageError: the phase is not known.

@@ -12,7 +12,7 @@ from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.replay.offline.script.recorded import Asked
+    from mindrlhf_msprobe.replay.offline.script.recorded import Probed
 
 
 def add_parser(commands: Commands) -> None:
@@ -50,13 +50,13 @@ def _replay(arguments: argparse.Namespace) -> Answer:
     return Answer(code, lambda: found.text.split("\n"), found.to_json)
 
 
-def _asked(arguments: argparse.Namespace) -> Asked:
+def _asked(arguments: argparse.Namespace) -> Probed:
     """Return what is to be computed again.
 
     Raises:
         UsageError: what is given is not RUN, RUN ENTRY or RUN_A RUN_B ENTRY.
     """
-    from mindrlhf_msprobe.replay.offline.script.recorded import Asked, CallPlace
+    from mindrlhf_msprobe.replay.offline.script.recorded import CallPlace, Probed
 
     what = arguments.what
     entry = what[-1] if len(what) > 1 and _is_entry(what) else None
@@ -65,7 +65,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         raise UsageError.saying("replay.runs_and_entry", given=" ".join(what))
     place = CallPlace(arguments.phase, arguments.step, arguments.rank)
     given = {name: getattr(arguments, name) for name in ("network", "device", "compute_dtype")}
-    return Asked(tuple(runs), entry, arguments.output, place, **given)
+    return Probed(tuple(runs), entry, arguments.output, place, **given)
 
 
 def _is_entry(what: list[str]) -> bool:

@@ -23,7 +23,7 @@ from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.replay.offline.computing import Recomputed, prepare
 from mindrlhf_msprobe.replay.offline.replaying import replay_entry
 from mindrlhf_msprobe.replay.offline.script import folder, template
-from mindrlhf_msprobe.replay.offline.script.recorded import Asked, CallPlace, find_call
+from mindrlhf_msprobe.replay.offline.script.recorded import CallPlace, Probed, find_call
 from mindrlhf_msprobe.storage.records import cell_name
 
 pytestmark = pytest.mark.slow
@@ -104,9 +104,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def asked(runs: dict[str, Path], output: Path, network: str | None, entry: str = LAYER) -> Asked:
+def asked(runs: dict[str, Path], output: Path, network: str | None, entry: str = LAYER) -> Probed:
     """Return the replay of an entry of the healthy run."""
-    return Asked((str(runs["healthy"]),), entry, str(output), network=network)
+    return Probed((str(runs["healthy"]),), entry, str(output), network=network)
 
 
 def again(

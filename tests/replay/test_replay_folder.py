@@ -20,7 +20,7 @@ from mindrlhf_msprobe.errors import MsprobeError, UsageError
 from mindrlhf_msprobe.replay.offline.computing import Recomputed, array_of, prepare
 from mindrlhf_msprobe.replay.offline.replaying import replay_entry
 from mindrlhf_msprobe.replay.offline.script import folder, template
-from mindrlhf_msprobe.replay.offline.script.recorded import Asked
+from mindrlhf_msprobe.replay.offline.script.recorded import Probed
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 EVIL = '"""); import os; os.system("touch stolen"); ("""\n# subject: end\nimport os\r'
@@ -41,7 +41,7 @@ def written(tmp_path: Path, *calls: Operation, entry: str | None = None) -> Path
     """Write the folder of the first call, and return it."""
     run = write_run(tmp_path / "run", [*calls])
     name = entry or f"{calls[0].operator}.0.forward"
-    replay_entry(Asked((str(run),), name, str(tmp_path / "out")), run=False)
+    replay_entry(Probed((str(run),), name, str(tmp_path / "out")), run=False)
     return tmp_path / "out"
 
 
@@ -51,7 +51,7 @@ def test_nothing_that_a_dump_names_becomes_code_or_a_path(tmp_path, monkeypatch)
     evil = {"../../stolen": X, EVIL: X, "a/b\\c": X, "x" * 300: X}
     run = write_run(tmp_path / "run", [Operation("Mint.add", (X,), evil, (X,))])
     plain = Operation("Mint.add", (X, X), {}, (X,))
-    asked = Asked((str(run),), "Mint.add.0.forward", str(tmp_path / "out"))
+    asked = Probed((str(run),), "Mint.add.0.forward", str(tmp_path / "out"))
     replay_entry(asked, run=False)
     healthy = written(tmp_path / "healthy", plain)
     script = (tmp_path / "out" / "replay.py").read_bytes()
@@ -117,7 +117,7 @@ def test_a_file_that_leaves_the_run_is_not_read(tmp_path):
         np.save(tensors / "pickled.npy", np.array([{}], object), allow_pickle=True)
         np.save(root / "secret.npy", X)
         with pytest.raises(MsprobeError):
-            replay_entry(Asked((str(run),), "Mint.add.0.forward", str(root / "out")), run=False)
+            replay_entry(Probed((str(run),), "Mint.add.0.forward", str(root / "out")), run=False)
 
 
 def test_bfloat16_is_kept_exactly_with_its_dtype(tmp_path):
@@ -172,9 +172,9 @@ def test_a_second_replay_into_a_folder_leaves_nothing_of_the_first(tmp_path):
     run = added(tmp_path / "run")
     other = added(tmp_path / "other")
     entry, output = "Mint.add.0.forward", str(tmp_path / "out")
-    replay_entry(Asked((str(run), str(other)), entry, output), run=False)
+    replay_entry(Probed((str(run), str(other)), entry, output), run=False)
     assert (tmp_path / "out" / "b" / "entry.json").exists()
-    replay_entry(Asked((str(run),), entry, output), run=False)
+    replay_entry(Probed((str(run),), entry, output), run=False)
     assert not (tmp_path / "out" / "b").exists()
 
 
@@ -208,7 +208,7 @@ def test_of_a_refused_replay_nothing_is_left_and_nothing_is_lost(tmp_path):
 def test_an_entry_of_several_phases_asks_for_one(tmp_path):
     run = added(tmp_path / "run")
     added(run, phase="critic_update")
-    asked = Asked((str(run),), "Mint.add.0.forward", str(tmp_path / "out"))
+    asked = Probed((str(run),), "Mint.add.0.forward", str(tmp_path / "out"))
     with pytest.raises(UsageError, match="critic_update"):
         replay_entry(asked, run=False)
 

@@ -21,7 +21,7 @@ from mindrlhf_msprobe.replay.offline.computing import Recomputed, values_by_form
 from mindrlhf_msprobe.replay.offline.judging import by_kernels, conclude
 from mindrlhf_msprobe.replay.offline.replaying import replay_entry, replay_operators
 from mindrlhf_msprobe.replay.offline.script import folder, template
-from mindrlhf_msprobe.replay.offline.script.recorded import Asked, CallPlace, find_call
+from mindrlhf_msprobe.replay.offline.script.recorded import CallPlace, Probed, find_call
 from mindrlhf_msprobe.storage.operators import parse_operator
 
 pytestmark = pytest.mark.slow
@@ -134,7 +134,7 @@ def pynative() -> None:
 
 
 def table_of(run: Path, output: Path) -> ReplayedOperators:
-    return replay_operators(Asked((str(run),), None, str(output)))
+    return replay_operators(Probed((str(run),), None, str(output)))
 
 
 def verdicts(run: Path, output: Path) -> dict[str, str]:
@@ -313,7 +313,7 @@ def test_attributes_that_cannot_be_known_accuse_nobody(tmp_path):
 
 def test_a_script_has_the_attributes_of_its_primitive(tmp_path):
     run = write_run(tmp_path / "run", primitives()[:1])
-    asked = Asked((str(run),), "Primitive.matmul.MatMul.0.forward", str(tmp_path / "out"))
+    asked = Probed((str(run),), "Primitive.matmul.MatMul.0.forward", str(tmp_path / "out"))
     replay_entry(asked, run=False)
     script = (tmp_path / "out" / "replay.py").read_text(encoding="utf-8")
     assert "return MatMul(transpose_b=True), None" in script
@@ -346,7 +346,7 @@ def test_each_side_is_made_with_its_own_attributes(tmp_path):
     """Both compute what their attributes say: neither is wrong."""
     a = write_run(tmp_path / "a", [layer_norm(0.5)])
     b = write_run(tmp_path / "b", [layer_norm(0.1)])
-    asked = Asked((str(a), str(b)), "Primitive.norm.LayerNorm.0.forward", str(tmp_path / "out"))
+    asked = Probed((str(a), str(b)), "Primitive.norm.LayerNorm.0.forward", str(tmp_path / "out"))
     assert replay_entry(asked).verdicts == ["ordinary", "ordinary"]
     entry = json.loads((tmp_path / "out" / "b" / "entry.json").read_text(encoding="utf-8"))
     assert entry["attributes"]["epsilon"] == {"value": 0.1}
@@ -357,7 +357,7 @@ def test_the_attributes_of_a_dump_become_no_code(tmp_path):
     call = layer_norm(0.5)
     call.attributes = {**call.attributes, "__import__('os')": 1}
     run, entry = write_run(tmp_path / "run", [call]), "Primitive.norm.LayerNorm.0.forward"
-    replay_entry(Asked((str(run),), entry, str(tmp_path / "out")), run=False)
+    replay_entry(Probed((str(run),), entry, str(tmp_path / "out")), run=False)
     assert "__import__" not in (tmp_path / "out" / "replay.py").read_text(encoding="utf-8")
     softmax = primitive("softmax", ops.Softmax(0), normal(16, 16))
     softmax.attributes = {"axis": "__import__('os')"}
@@ -391,7 +391,7 @@ def test_the_folder_runs_by_itself_where_this_package_is_not(tmp_path):
     """From another directory, in a process that cannot import it; exit code 0, also if wrong."""
     run = write_run(tmp_path / "run", faulty(0)[:1])
     other = write_run(tmp_path / "other", [recorded("Mint.matmul", mint.matmul, *_operands(0))])
-    asked = Asked((str(run), str(other)), "Mint.matmul.0.backward", str(tmp_path / "out"))
+    asked = Probed((str(run), str(other)), "Mint.matmul.0.backward", str(tmp_path / "out"))
     replay_entry(asked, run=False)
     moved = (tmp_path / "out").rename(tmp_path / "moved")
     alone = "import runpy, sys; sys.modules['mindrlhf_msprobe'] = None; "
@@ -482,7 +482,7 @@ def test_very_large_logits_are_judged_by_the_formula(tmp_path):
     logits = 300 * normal(64, 64)
     calls = [recorded("MintFunctional.softmax", mint.nn.functional.softmax, logits, dim=-1)]
     run = write_run(tmp_path / "run", calls)
-    asked = Asked((str(run),), "MintFunctional.softmax.0.forward", str(tmp_path / "out"))
+    asked = Probed((str(run),), "MintFunctional.softmax.0.forward", str(tmp_path / "out"))
     found = replay_entry(asked)
     assert found.verdicts == ["ordinary"], found.text
     assert "wrong" not in found.text
@@ -500,7 +500,7 @@ def test_the_formula_says_which_of_two_runs_is_wrong_where_a_kernel_cannot(tmp_p
     wrong = Operation("Mint.exp", (x,), {}, (np.exp(x) * np.float32(1.001),))
     runs = [write_run(tmp_path / name, [call]) for name, call in (("a", right), ("b", wrong))]
     entry, output = "Mint.exp.0.forward", tmp_path / "out"
-    replay_entry(Asked((str(runs[0]), str(runs[1])), entry, str(output)), run=False)
+    replay_entry(Probed((str(runs[0]), str(runs[1])), entry, str(output)), run=False)
     conclude(output, in_float32)
     judged = json.loads((output / "b" / "entry.json").read_text(encoding="utf-8"))["judged"]
     assert judged["answer"][-1] == "B is the wrong one."
@@ -510,7 +510,7 @@ def test_the_formula_says_which_of_two_runs_is_wrong_where_a_kernel_cannot(tmp_p
 def test_without_numpy_the_script_says_one_sentence(tmp_path):
     """And without MindSpore; nothing of Python's is shown."""
     run = write_run(tmp_path / "run", [recorded("Mint.exp", mint.exp, normal(2, 2))])
-    replay_entry(Asked((str(run),), "Mint.exp.0.forward", str(tmp_path / "out")), run=False)
+    replay_entry(Probed((str(run),), "Mint.exp.0.forward", str(tmp_path / "out")), run=False)
     for missing in ("numpy", "mindspore"):
         without = f"import runpy, sys; sys.modules['{missing}'] = None; "
         without += "runpy.run_path(sys.argv.pop(1), {}, '__main__')"

@@ -11,7 +11,7 @@ from mindspore import Tensor, mint, nn
 
 from mindrlhf_msprobe import Probe, open_run
 from mindrlhf_msprobe.replay.offline.replaying import replay_operators
-from mindrlhf_msprobe.replay.offline.script.recorded import Asked
+from mindrlhf_msprobe.replay.offline.script.recorded import Probed
 
 
 class Block(nn.Cell):
@@ -59,7 +59,7 @@ def recorded(root: Path, drops: float) -> Path:
 def test_no_operator_is_accused_of_the_gradient_of_another_run(tmp_path, drops):
     """Behind dropout forward is judged alone, and that is said; without it both are."""
     run = recorded(tmp_path / "run", drops)
-    found = replay_operators(Asked((str(run),), None, str(tmp_path / "out"))).operators
+    found = replay_operators(Probed((str(run),), None, str(tmp_path / "out"))).operators
     assert "wrong" not in {one.verdict for one in found}, found
     silu = next(one for one in found if one.entry.startswith("MintFunctional.silu"))
     assert silu.verdict == "ordinary"

@@ -487,7 +487,7 @@ class Receiver:
 
     def wants(self, graph: Graph) -> bool:
         """Return whether it needs what the next run of a graph hands over."""
-        wants = [network.wants(graph) for network in self._networks]  # each is to be asked
+        wants = [network.wants(graph) for network in self._networks]  # each looks at its calls
         return any(wants)
 
     def begins(self, graph: Graph, probed: bool) -> None:

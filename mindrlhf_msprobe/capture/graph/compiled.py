@@ -30,7 +30,7 @@ else:
 gradient_saved = nodes.gradient_saved
 
 
-# What Python runs in the place of the functions that are asked for, where it runs a wrapper itself
+# What Python runs in the place of those functions, where it runs a wrapper itself
 # (`capture_mode="bytecode"` does, in part): there is no call, and nothing is handed over.
 
 
@@ -49,17 +49,17 @@ def _as_it_is(returned: Any, *_: Any) -> Any:
 class _Entering(Question):
     """The function that opens a call and hands over what it is given, and its constants.
 
-    It returns the call; if gradients are asked for, also the arguments that the cell is given.
+    It returns the call; if gradients are handed over, also the arguments that the cell is given.
     """
 
-    def answer(self, cell: int, asked: Any, args: Any, kwargs: Any, parameters: Any) -> Any:
+    def answer(self, cell: int, probed: Any, args: Any, kwargs: Any, parameters: Any) -> Any:
         """Return both.
 
         Args:
-            asked: whether the arguments are handed over, and their gradients; and the names of
+            probed: whether the arguments are handed over, and their gradients; and the names of
                 the parameters.
         """
-        tensors, gradients, names = asked
+        tensors, gradients, names = probed
         visit = Visit(cell, "(args, kwargs)", (args, kwargs), gradients=gradients)
         returned = "call"
         if tensors:
@@ -70,9 +70,9 @@ class _Entering(Question):
             visit.passed_on("parameters", (name,), parameters[i], f"parameters[{i}]")
         return _written("args, kwargs, parameters", nodes.entering(visit, returned))
 
-    def __call__(self, cell: int, asked: Any, *_: Any) -> Any:
+    def __call__(self, cell: int, probed: Any, *_: Any) -> Any:
         """Return a function that hands over nothing."""
-        tensors, gradients, _names = asked
+        tensors, gradients, _names = probed
         return (_nothing_watched if tensors and gradients else _nothing), ()
 
 
@@ -84,9 +84,9 @@ class _Leaving(Question):
 
     in_python = _as_it_is, ()
 
-    def answer(self, cell: int, asked: Any, returned: Any) -> Any:
-        """Return both; `asked` as for what a call is given, without names."""
-        tensors, gradients = asked
+    def answer(self, cell: int, probed: Any, returned: Any) -> Any:
+        """Return both; `probed` as for what a call is given, without names."""
+        tensors, gradients = probed
         visit = Visit(cell, "returned", returned, gradients=gradients)
         passed = "returned"
         if tensors:

@@ -133,7 +133,7 @@ class Sites:
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._groups: list[list[Site]] = []
         self._group_numbers: dict[tuple[int, ...], int] = {}
-        self._asked: list[set[int]] = []
+        self._collecting: list[set[int]] = []
         self._lock = threading.Lock()
 
     def note_gap(self, cell: int, why: Message) -> None:
@@ -151,16 +151,16 @@ class Sites:
             return tuple(self.gaps.get(cell, ()))
 
     @contextmanager
-    def asked_for(self) -> Iterator[set[int]]:
+    def collecting(self) -> Iterator[set[int]]:
         """Collect the numbers of the cells whose probes are compiled meanwhile."""
         cells: set[int] = set()
         with self._lock:
-            self._asked.append(cells)
+            self._collecting.append(cells)
         try:
             yield cells
         finally:
             with self._lock:
-                self._asked = [asked for asked in self._asked if asked is not cells]
+                self._collecting = [known for known in self._collecting if known is not cells]
 
     def number(self, site: Site) -> int:
         """Return the number of a probe; equal ones share it."""
@@ -173,8 +173,8 @@ class Sites:
                 self._sites.append(site)
                 self.compiled.add(site.cell)
             if site.cell > 0:
-                for asked in self._asked:
-                    asked.add(site.cell)
+                for known in self._collecting:
+                    known.add(site.cell)
             return number
 
     def group(self, sites: Sequence[Site]) -> int:
@@ -280,7 +280,7 @@ def kind_of(cell: int, value: Any) -> str:
         value: its outline.
 
     Returns:
-        tuple, list or dict; of a tensor parameter, tensor or differentiable; otherwise leave.
+        tuple, list or dict; of a tensor parameter, tensor or differentiable; of all else leave.
     """
     if isinstance(value, TensorOutline) and value.dtype not in _HANDED_OVER:
         SITES.note_gap(cell, message("coverage.dtype", dtype=value.dtype))

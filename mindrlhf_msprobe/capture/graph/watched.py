@@ -53,7 +53,7 @@ from mindrlhf_msprobe.storage.writing.ledger import GraphCost
 
 
 @dataclass(frozen=True)
-class Asked:
+class Probed:
     """What a wrapper hands over.
 
     Attributes:
@@ -68,8 +68,8 @@ class Asked:
     gradients: bool = False
     elements: bool = False
 
-    def __or__(self, other: Asked) -> Asked:
-        return Asked(
+    def __or__(self, other: Probed) -> Probed:
+        return Probed(
             self.tensors or other.tensors,
             tuple(dict.fromkeys((*self.parameters, *other.parameters))),
             self.gradients or other.gradients,
@@ -90,15 +90,15 @@ def construct(self, *args, **kwargs):
 """
 
 
-def cell_source(asked: Asked) -> str:
+def cell_source(probed: Probed) -> str:
     """Return the source of a module whose `construct` wraps a cell's.
 
     What it calls hands over where it stands, not where its result is used: as a statement of its
     own, or in every branch. MindSpore leaves out what only a branch that is never taken would use.
     """
-    given = asked.tensors, asked.gradients, asked.parameters
-    watches = asked.tensors and asked.gradients
-    parameters = "".join(f"self.{name}, " for name in asked.parameters)
+    given = probed.tensors, probed.gradients, probed.parameters
+    watches = probed.tensors and probed.gradients
+    parameters = "".join(f"self.{name}, " for name in probed.parameters)
     lines = [
         f"parameters = ({parameters})",
         f"enter, constants = ENTERING(self.{NUMBER}, {given}, args, kwargs, parameters)",
@@ -126,7 +126,7 @@ def cell_source(asked: Asked) -> str:
         ]
     else:
         lines += [leave, "return returned"]
-    return _source(f"a cell with the parameters {list(asked.parameters)}", lines)
+    return _source(f"a cell with the parameters {list(probed.parameters)}", lines)
 
 
 def optimizer_source() -> str:
@@ -174,13 +174,13 @@ def _construct_of(source: str) -> FunctionType:
     return construct
 
 
-_ASKED = "msprobe_asked"
+_PROBED = "msprobe_probed"
 #: A cell is wrapped as what takes gradients, not as a cell among others.
 OPTIMIZER = "msprobe_optimizer"
 #: A cell lies inside a recomputed one, and is computed again as a part of it.
 INSIDE_RECOMPUTED = "msprobe_inside_recomputed"
 _OWN_CONSTRUCT = "msprobe_own_construct"  # what stood in the cell's own attributes before
-_ALL = (CONSTRUCT, NUMBER, _ASKED, WRAPPER, OPTIMIZER, INSIDE_RECOMPUTED, _OWN_CONSTRUCT)
+_ALL = (CONSTRUCT, NUMBER, _PROBED, WRAPPER, OPTIMIZER, INSIDE_RECOMPUTED, _OWN_CONSTRUCT)
 _numbers = itertools.count(1)
 
 
@@ -191,16 +191,16 @@ class _Number(int):
         return 0
 
 
-def has_been_asked(cell: nn.Cell, asked: Asked) -> bool:
-    """Return whether a cell has, or had while MindSpore compiled, a wrapper for what is asked."""
-    before: Asked | None = vars(cell).get(_ASKED)
-    return before is not None and before | asked == before
+def is_probed_for(cell: nn.Cell, probed: Probed) -> bool:
+    """Return whether a cell has, or had while MindSpore compiled, a wrapper for this."""
+    before: Probed | None = vars(cell).get(_PROBED)
+    return before is not None and before | probed == before
 
 
 def wrap(
-    cell: nn.Cell, source: Callable[[Asked], str], asked: Asked, *, shows_signature: bool
+    cell: nn.Cell, source: Callable[[Probed], str], probed: Probed, *, shows_signature: bool
 ) -> None:
-    """Put a wrapper in the place of a cell's construct, for what is asked and was asked before.
+    """Put a wrapper in the place of a cell's construct, for this and what was before.
 
     Args:
         source: returns the source of the wrapper's module.
@@ -208,24 +208,24 @@ def wrap(
             **kwargs)`.
     """
     attributes = vars(cell)
-    if is_wrapped(cell) and has_been_asked(cell, asked):
+    if is_wrapped(cell) and is_probed_for(cell, probed):
         return
-    if _ASKED not in attributes:
+    if _PROBED not in attributes:
         attributes[NUMBER] = _Number(next(_numbers))
         left_out_of_copies(cell, _without)
     else:
-        asked = asked | attributes[_ASKED]
+        probed = probed | attributes[_PROBED]
     if not is_wrapped(cell):
         known = attributes.get(CONSTRUCT)
         _note_own(cell)
-        if known == attributes[CONSTRUCT] and asked == attributes.get(_ASKED):
+        if known == attributes[CONSTRUCT] and probed == attributes.get(_PROBED):
             wrapper = attributes[WRAPPER]
             if hasattr(wrapper, "__signature__") == shows_signature:
                 attributes["construct"] = wrapper
                 return
-    attributes[_ASKED] = asked
+    attributes[_PROBED] = probed
     like = attributes[CONSTRUCT] if shows_signature else None
-    attributes[WRAPPER] = MethodType(function_of(source(asked), like=like), cell)
+    attributes[WRAPPER] = MethodType(function_of(source(probed), like=like), cell)
     attributes["construct"] = attributes[WRAPPER]
 
 
@@ -335,11 +335,11 @@ class GraphProbes:
                 cell.
         """
         if graph_mode():
-            asked = self._asked_in(role, network)
-            if not all(has_been_asked(cell, what) for cell, what in asked):
+            probed = self._probed_in(role, network)
+            if not all(is_probed_for(cell, what) for cell, what in probed):
                 _refuse_compiled(f"watch({role}=…)", network)
             # MindSpore looks at the signature before it compiles.
-            for cell, what in asked:
+            for cell, what in probed:
                 wrap(cell, cell_source, what, shows_signature=False)
                 self._wrapped_for_good.add(cell)
         if not any(w.network() is network and w.role == role for w in self._watched):
@@ -349,7 +349,7 @@ class GraphProbes:
     def put_into(self, role: str, network: nn.Cell) -> None:
         """Watch a network that a phase names and `watch` did not, unless that is too late for it.
 
-        Asked at every opening of the phase: a network is looked at once.
+        Probed at every opening of the phase: a network is looked at once.
         """
         if network in self._too_late or any(w.network() is network for w in self._watched):
             return
@@ -395,7 +395,7 @@ class GraphProbes:
             if network is None:
                 continue
             with counted(self.fault, "lost.compiling_network"):
-                for cell, what in self._asked_in(watched.role, network):
+                for cell, what in self._probed_in(watched.role, network):
                     if not is_wrapped(cell):
                         self._put_on.append(cell)
                     wrap(cell, cell_source, what, shows_signature=not graph_mode())
@@ -484,7 +484,7 @@ class GraphProbes:
             self.fault(message("lost.compile_moments"), error)
             self.put_on()  # for good, then
 
-    def _asked_in(self, role: str, network: nn.Cell) -> list[tuple[nn.Cell, Asked]]:
+    def _probed_in(self, role: str, network: nn.Cell) -> list[tuple[nn.Cell, Probed]]:
         """Return the cells of which something is recorded, and what."""
         cells = named_cells(network)
         for cell in filter(is_recomputed, cells.values()):
@@ -492,14 +492,14 @@ class GraphProbes:
                 if child is not None and is_recomputed(child):
                     mark(child, INSIDE_RECOMPUTED)
         optimizers = {id(cell) for known in self.optimizers.values() for cell in known}
-        asked = [
-            (cell, self._asked(role, name, cell))
+        probed = [
+            (cell, self._probed(role, name, cell))
             for name, cell in cells.items()
             if not (has_mark(cell, OPTIMIZER) or id(cell) in optimizers)
         ]
-        return [(cell, what) for cell, what in asked if what is not None]
+        return [(cell, what) for cell, what in probed if what is not None]
 
-    def _asked(self, role: str, name: str, cell: nn.Cell) -> Asked | None:
+    def _probed(self, role: str, name: str, cell: nn.Cell) -> Probed | None:
         """Return what is recorded of a cell; None for nothing."""
         config = self.config
         if is_inner_recurrent(cell):
@@ -508,24 +508,24 @@ class GraphProbes:
             # Tokens are counted by the outermost cells, recorded or not.
             phases = (p for p in config.phase_table().values() if config.records_phase(p))
             counts = any(phase.counts_tokens and phase.role == role for phase in phases)
-            return Asked(tensors=False) if counts else None
+            return Probed(tensors=False) if counts else None
         own = cell.parameters_and_names(expand=False) if config.parameters else ()
-        return Asked(
+        return Probed(
             parameters=tuple(name for name, _ in own if name.isidentifier()),
             gradients="backward" in config.directions and not why_no_gradients(cell),
             elements=reduces() and (config.keeps_rows or config.md5),
         )
 
-    def _of_optimizer(self) -> Asked:
+    def _of_optimizer(self) -> Probed:
         """Return what is recorded of an optimizer: the gradients that enter it."""
         config = self.config
         signs = config.task == "grad_probe" and config.grad_level != "L0"
         whole = config.keeps_rows or config.md5 or signs
-        return Asked(gradients=True, elements=reduces() and whole)
+        return Probed(gradients=True, elements=reduces() and whole)
 
     def _wrap_optimizer(self, optimizer: nn.Cell, *, shows_signature: bool) -> None:
-        asked = self._of_optimizer()
-        wrap(optimizer, lambda _: optimizer_source(), asked, shows_signature=shows_signature)
+        probed = self._of_optimizer()
+        wrap(optimizer, lambda _: optimizer_source(), probed, shows_signature=shows_signature)
         mark(optimizer, OPTIMIZER)
 
 

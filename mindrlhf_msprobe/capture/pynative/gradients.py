@@ -12,7 +12,7 @@ without the probe. A tensor has one at each border of a cell:
 What arrives is the gradient at y', what leaves the one at x' less the one at x''. The obvious other
 way, to hand the cell a tapped copy of x, adds up what comes from inside the cell by itself first:
 (L + g2) + g1 becomes L + (g2 + g1), and the training is no longer the same bit for bit. Here every
-sum is what it was. Where nothing happens to x after the cell, what leaves is exact; elsewhere the
+sum is what it was. Where nothing happens to x after the cell, what leaves is exact; else the
 difference is right to one rounding of the gradient at x'.
 """
 

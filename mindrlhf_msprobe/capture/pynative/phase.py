@@ -504,12 +504,12 @@ class EagerCapture:
         """Describe the cell's own parameters where they changed since they were last recorded."""
         described = {}
         call_name = run.entry.rpartition(".")[0]
-        elsewhere = self._held_twice.get(id(cell), ())
+        held_twice = self._held_twice.get(id(cell), ())
         for name, parameter in cell.parameters_and_names(expand=False):
-            if name in elsewhere:
+            if name in held_twice:
                 continue  # recorded where it belongs
             if getattr(parameter, "has_init", False):
-                continue  # asking for its elements would initialise it
+                continue  # reading its elements would initialise it
             key = f"{call_name}.{name}"
             glance = None if gradients_flow() else self.opening.entries.glance(parameter)
             if glance is not None:

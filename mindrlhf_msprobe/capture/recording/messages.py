@@ -114,7 +114,7 @@ def log_disk_room(config: ProbeConfig, root: Path, step: int, written: Mapping[s
         written: bytes by phase, key data included, of this rank.
 
     Raises:
-        OSError: the file system of `root` cannot be asked.
+        OSError: the file system of `root` does not tell.
     """
     taken = sum(written.values())
     ranks = len(config.ranks) or world_of()["size"]

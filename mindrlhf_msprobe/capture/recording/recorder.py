@@ -142,7 +142,7 @@ class StepClock:
     """Takes the times of one step; what is saved in other threads, too.
 
     Args:
-        began: when the step began, by the same clock; None: with the first that is asked for.
+        began: when the step began, by the same clock; None: with the first one that is taken.
         clock: in seconds; of no date.
     """
 
@@ -395,7 +395,7 @@ class Recorder:
                 self._log_first_step(step)
 
     def _log_first_step(self, step: int) -> None:
-        """Say once what a step with layer data takes, and which ranks write elsewhere."""
+        """Say once what a step with layer data takes, and which ranks do not write here."""
         config, root = self.config, self.writer.root
         try:
             if self.writer.phases and not self._room_logged:

@@ -51,7 +51,7 @@ class DescribedKeyData:
 
     @property
     def structure(self) -> Any:
-        """The JSON structure of described leaves; their statistics are computed when asked for."""
+        """The JSON structure of described leaves; their statistics are computed when it is read."""
         while self._to_summarise:
             leaf, summarised = self._to_summarise.pop()
             leaf.update(summarised().to_key_data_json())

@@ -170,7 +170,7 @@ _suspicious = functools.lru_cache(maxsize=4096)(could_be_secret)
 def _tensor(value: Any) -> Any:
     """Return the number that a tensor of one element holds, on the host."""
     if getattr(value, "has_init", False) or value.size != 1:
-        return _MISSING  # asking would initialise it
+        return _MISSING  # reading would initialise it
     try:
         array = value.asnumpy()
     except Exception:  # its memory is gone, as that of a sharded or an offloaded one may be

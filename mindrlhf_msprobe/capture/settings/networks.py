@@ -425,8 +425,8 @@ class _Modes:
         self._last = now
         mode = Mode.make(step=step, **network.modes_named(modes))
         last = self.changes[-1] if self.changes else Mode({})
-        alike = (mode.training, mode.others) == (last.training, last.others)
-        if alike or len(self.changes) >= MAX_CHANGES:
+        same = (mode.training, mode.others) == (last.training, last.others)
+        if same or len(self.changes) >= MAX_CHANGES:
             return False
         self.changes.append(mode)
         return True

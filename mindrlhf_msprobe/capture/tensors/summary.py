@@ -3,7 +3,7 @@
 Nothing in here imports MindSpore or PyTorch: a tensor is recognised by its module, so that key data
 made of numpy arrays can be recorded without the framework.
 
-Of a tensor that is spread over ranks, as hyper-parallel's DTensor, nothing is asked but what it
+Of a tensor that is spread over ranks, as hyper-parallel's DTensor, nothing is used but what it
 says of itself: any operator on it goes through a dispatcher of its own, which refuses what it does
 not know and may wait for other ranks. Written from the source of hyper-parallel (mindspore-ai,
 `core/dtensor.py`, `core/device_mesh.py`, `core/placement_types.py`), which is on no package index;
@@ -13,8 +13,8 @@ On CPU MindSpore's tensors become numpy arrays, large ones without a copy, small
 `Tensor.asnumpy` of MindSpore 2.7 copies the elements into memory of its own, new for each tensor;
 where the device is the host, they can be read where they are. Whether that gives the same numbers
 is tried once, and what cannot be read this way is left to `asnumpy`. MindSpore logs an error when a
-tensor that was made from numpy, and that no operator has taken, is asked for its address: only what
-an operator is known to have computed is asked at once, and of all else what is large.
+tensor that was made from numpy, and that no operator has taken, gives its address: only what
+an operator is known to have computed gives it at once, and of all else what is large.
 
 Of a small tensor the bytes are copied: `asnumpy` takes several times as long, to find out the
 dtype.
@@ -95,7 +95,7 @@ def is_of_training(error: BaseException) -> bool:
 
 
 def elements_of(tensor: Any, dtype: str, *, computed: bool) -> np.ndarray | None:
-    """Return a tensor's elements, or None where `asnumpy` has to be asked.
+    """Return a tensor's elements, or None where `asnumpy` has to give them.
 
     Waits until they have been computed. The array is read-only, or lies where the tensor does: then
     it keeps it alive, and shows what is written into it later. bfloat16 comes as its uint16 bits, a
@@ -124,9 +124,9 @@ def _has_address(tensor: Any) -> bool:
     """Return whether a tensor lies where operators compute, without an error in the log.
 
     MindSpore has no call that tells. It refuses to give out a tensor's storage, of one without an
-    address otherwise than of one that has it: the refusal is compared, whatever it says, with that
-    of a tensor that is known to have one. Any other answer leaves the tensor to `asnumpy`, and a
-    wrong one costs a line in the log, never a number: its address is asked for, and is none.
+    address in other words than of one that has it: the refusal is compared, whatever it says, with
+    that of a tensor that is known to have one. Any other answer leaves the tensor to `asnumpy`, and
+    a wrong one costs a line in the log, never a number: its address is 0.
     """
     wait_for(tensor)  # until then it has none
     answers = _storage_answers()
@@ -373,7 +373,7 @@ def shard_of(tensor: Any) -> Shard | None:
         }
         return Shard(tuple(map(int, tensor.shape)), axes)
     except Exception:
-        # Its elements are recorded all the same: of another version, it may say it otherwise.
+        # Its elements are recorded all the same: of another version, it may say it differently.
         return None
 
 
@@ -489,7 +489,7 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
     if is_sharded(value):
         return replace(to_host(value.to_local(), computed=computed), shard=shard_of(value))
     if _is_mindspore_tensor(value):
-        wait_for(value)  # for all of it at once: asking for the dtype waits for a part of it
+        wait_for(value)  # for all of it at once: the dtype waits for a part of it
         kind, name = "mindspore.Tensor", _name_of(value.dtype)
         # In the graph of gradients are outputs only.
         computed = computed or _gradient_graph_check()(value)

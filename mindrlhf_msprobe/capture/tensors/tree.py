@@ -62,7 +62,7 @@ class TreeDescriber:
             around: the ids of the structures it lies in, so that one which holds itself ends.
         """
         kind = type(value)
-        plain = kind is list or kind is tuple or kind is dict  # most are, and need no more asking
+        plain = kind is list or kind is tuple or kind is dict  # most are, and need no more looks
         if not plain:
             if self._is_tensor(value):
                 return self._to_json(self._describe_tensor(value, path))

@@ -116,7 +116,7 @@ class MsprobeNames(Loader):
         """Let Python make the module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the names into a module; they are loaded when they are asked for."""
+        """Put the names into a module; they are loaded when they are used."""
         names = _MODULES[module.__name__]
 
         def load(name: str) -> Any:

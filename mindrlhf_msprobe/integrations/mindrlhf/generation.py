@@ -23,7 +23,7 @@ with `external_launcher`, so that the worker and its network live in the trainer
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from types import ModuleType
@@ -100,7 +100,7 @@ def _table(rows: Sequence[Sequence[Any]], width: int, dtype: str, filling: int) 
     return table
 
 
-_OTHERWISE = message("trainer.no_log_prob", key=LOG_PROB)
+_WITHOUT = message("trainer.no_log_prob", key=LOG_PROB)
 _TEMPERATURE = "TemperatureLogitsWarper"  # MindFormers' class
 
 
@@ -109,12 +109,10 @@ class MindFormersGeneration:
 
     Args:
         patches: wraps them.
-        session: returns the training that is recorded, or None.
     """
 
-    def __init__(self, patches: Patches, session: Callable[[], Session | None]) -> None:
+    def __init__(self, patches: Patches) -> None:
         self._patches = patches
-        self._session = session
         self._model: Any = None
         self._widths = (0, 0)
         self._generates = False
@@ -145,7 +143,8 @@ class MindFormersGeneration:
             ("generate", self._around_generate),
             ("postprocess", self._around_postprocess),
         ):
-            self._patches.wrap(type(model), method, around, otherwise=_OTHERWISE, lost=KEYS)
+            around = self._patches.while_recorded(around)
+            self._patches.wrap(type(model), method, around, without=_WITHOUT, lost=KEYS)
         self._patches.report(session.note_lost)
 
     def end(self) -> None:
@@ -161,9 +160,8 @@ class MindFormersGeneration:
         finally:
             self._generates = False
 
-    def _around_generate(self, model: Any, *_: Any, **__: Any) -> Part:
-        session = self._session()
-        if session is None or model is not self._model or not self._generates:
+    def _around_generate(self, session: Session, model: Any, *_: Any, **__: Any) -> Part:
+        if model is not self._model or not self._generates:
             return
         self._batch = batch = _Batch()
         try:
@@ -178,7 +176,7 @@ class MindFormersGeneration:
             session.probe, batch.log_probs, batch.tokens, batch.prompts, widths=self._widths
         )
 
-    def _around_postprocess(self, model: Any, *args: Any, **kwargs: Any) -> Part:
+    def _around_postprocess(self, session: Session, model: Any, *args: Any, **kwargs: Any) -> Part:
         batch = self._batch
         if batch is None or batch.why is not None or model is not self._model:
             return
@@ -292,12 +290,10 @@ class VllmGeneration:
 
     Args:
         patches: wraps them.
-        session: returns the training that is recorded, or None.
     """
 
-    def __init__(self, patches: Patches, session: Callable[[], Session | None]) -> None:
+    def __init__(self, patches: Patches) -> None:
         self._patches = patches
-        self._session = session
         self._building = False
         self._model: Any = None
         self._engine: Any = None
@@ -318,7 +314,7 @@ class VllmGeneration:
         try:
             yield
         except Exception:
-            session = self._session()
+            session = self._patches.session
             if self._model is not None and session is not None and session.records(GENERATE):
                 warn("log.vllm_failed")
             raise
@@ -344,24 +340,23 @@ class VllmGeneration:
         else:
             self._engine = engine
             self._widths = widths_of(worker)
-            self._patches.wrap(
-                kind, "generate", self._around_generate, otherwise=_NO_GENERATE, lost=KEYS
-            )
+            around = self._patches.while_recorded(self._around_generate)
+            self._patches.wrap(kind, "generate", around, without=_NO_GENERATE, lost=KEYS)
         self._patches.report(session.note_lost)
 
     def _prepare(self, module: ModuleType) -> None:
         """Wrap the loading of a model, in each class that is a worker of vLLM."""
         for value in list(vars(module).values()):
-            # By its type: a lazy module must not be asked for its class.
+            # By its type: looking at its class would load a lazy module.
             if not issubclass(type(value), type) or value.__module__ != module.__name__:
                 continue
             own = vars(value)
             if "get_model" in own and inspect.isfunction(own.get("load_model")):
-                self._patches.wrap(value, "load_model", self._around_load, otherwise="")
+                self._patches.wrap(value, "load_model", self._around_load, without="")
 
     def _around_load(self, worker: Any, *_: Any, **__: Any) -> Part:
         yield
-        session = self._session()
+        session = self._patches.session
         if session is None or not self._building or self._model is not None:
             return
         model = worker.get_model()
@@ -401,9 +396,8 @@ class VllmGeneration:
             message("trainer.no_vllm_network", worker=type(worker).__name__, looked=looked),
         )
 
-    def _around_generate(self, engine: Any, *args: Any, **kwargs: Any) -> Part:
-        session = self._session()
-        if session is None or engine is not self._engine:
+    def _around_generate(self, session: Session, engine: Any, *args: Any, **kwargs: Any) -> Part:
+        if engine is not self._engine:
             return
         parameters = kwargs.get("sampling_params", args[1] if len(args) > 1 else None)
         given = _fields(parameters)

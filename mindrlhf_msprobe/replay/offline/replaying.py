@@ -45,8 +45,8 @@ from mindrlhf_msprobe.replay.offline.script.operators import (
     operator_of,
 )
 from mindrlhf_msprobe.replay.offline.script.recorded import (
-    Asked,
     Call,
+    Probed,
     find_call,
     has_elements,
     operator_calls,
@@ -88,7 +88,7 @@ class Replayed:
         return {"folder": str(self.folder), "sides": sides, "answer": list(self.answer)}
 
 
-def replay_entry(asked: Asked, *, run: bool = True) -> Replayed:
+def replay_entry(asked: Probed, *, run: bool = True) -> Replayed:
     """Write the folder of an entry and run its script, in a process of its own.
 
     Args:
@@ -133,7 +133,7 @@ def _on(device: str | None) -> list[str]:
 
 
 def _judged(
-    made: Path, subject: _Subject, asked: Asked, script: str, *, run: bool
+    made: Path, subject: _Subject, asked: Probed, script: str, *, run: bool
 ) -> dict[str, Any] | None:
     """Judge what was written, and return what the script says, if it is run.
 
@@ -171,7 +171,7 @@ class _Subject:
     called: Any = None
 
 
-def _subject(calls: list[Call], asked: Asked) -> tuple[_Subject, list[Call]]:
+def _subject(calls: list[Call], asked: Probed) -> tuple[_Subject, list[Call]]:
     """Return what is called, and the calls with the attributes that a primitive is made with."""
     call = calls[0]
     operator = None if call.operator is None else operator_of(call.operator)
@@ -244,7 +244,7 @@ _LONGEST_NOTE = 300
 
 
 def replay_operators(
-    asked: Asked, *, seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
+    asked: Probed, *, seed: int = 0, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> ReplayedOperators:
     """Compute every recorded operator of a run again, in this process, and write the table.
 

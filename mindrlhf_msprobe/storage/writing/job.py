@@ -138,7 +138,7 @@ class RankLock:
                 return self._root
         except (FileNotFoundError, NotADirectoryError):
             return self._root
-        except OSError:  # that it cannot be asked now says nothing; writing there will
+        except OSError:  # that it cannot be looked at now says nothing; writing there will
             return None
         if self._file is None or self._is_as_written(self._file):  # or another probe's, of here
             return None
@@ -217,9 +217,9 @@ def _locked(file: int) -> bool:
 
 def _is_locked(file: int) -> bool:
     """Return whether another process holds the lock, without taking it for a moment: fcntl(2)."""
-    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
-        answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
+        answer = fcntl.fcntl(file, fcntl.F_GETLK, query)
     except OSError:
         return False
     return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)

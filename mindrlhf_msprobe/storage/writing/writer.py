@@ -38,7 +38,7 @@ from mindrlhf_msprobe.storage.writing.phase_files import ENTRY, PhaseFiles
 from mindrlhf_msprobe.storage.writing.removal import files_in, remove_save
 from mindrlhf_msprobe.storage.writing.steps import Steps
 
-#: Bytes that may wait to be written unless the configuration says otherwise.
+#: Bytes that may wait to be written unless the configuration sets it.
 DEFAULT_BUFFER = 512 << 20
 _LARGE_SKETCH = 1 << 14  # bytes; a smaller one is made as soon as it is read
 _MOST_SKETCHES = 1 << 13  # of other phases and steps that are known

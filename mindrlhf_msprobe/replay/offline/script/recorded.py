@@ -41,7 +41,7 @@ class CallPlace:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Probed:
     """What is to be computed again.
 
     Attributes:
@@ -325,7 +325,7 @@ def _unescaped(path: str) -> str:
 _COMPUTED = (Cause.COMPUTATION, Cause.NON_FINITE)
 
 
-def asked_by(comparison: Comparison, output: str, network: str | None) -> Asked:
+def asked_by(comparison: Comparison, output: str, network: str | None) -> Probed:
     """Return the replay, on both sides, of the entry that is to blame.
 
     Args:
@@ -338,7 +338,7 @@ def asked_by(comparison: Comparison, output: str, network: str | None) -> Asked:
     """
     entry, at = _blamed(comparison)
     runs = (comparison.run_a, comparison.run_b)
-    return Asked(runs, entry, output, at, network=network)
+    return Probed(runs, entry, output, at, network=network)
 
 
 def _blamed(comparison: Comparison) -> tuple[str, CallPlace]:
