@@ -22,7 +22,6 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import put_in_place, temporary_of, write_json
-from mindrlhf_msprobe.storage.arrays.buffers import BufferPool
 from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.arrays.sketches import HEAD
 from mindrlhf_msprobe.storage.journal_line import JournalLine
@@ -31,7 +30,7 @@ from mindrlhf_msprobe.storage.manifest import recorded
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
 from mindrlhf_msprobe.storage.manifest.notes import Note, Written
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
-from mindrlhf_msprobe.storage.writing.background import Background, FaultSink, Job
+from mindrlhf_msprobe.storage.writing.background import Background, BufferPool, FaultSink, Job
 from mindrlhf_msprobe.storage.writing.job import DumpPathLostError
 from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
 from mindrlhf_msprobe.storage.writing.phase_files import ENTRY, PhaseFiles
