@@ -576,16 +576,6 @@ class Probe:
             if self._config.task != ACCURACY_CHECK:  # what it has written of this step stays
                 self._observe_calls(self._recorder)
 
-    def _switch_off(self) -> None:
-        """Record nothing more, in a forked child."""
-        if self._live is not None:
-            self._live.abandon()
-            self._live = None
-        if self._recorder is not None:
-            CURRENT.end(self)
-            self._recorder.abandon()
-            self._recorder = None
-
     def __enter__(self) -> Probe:
         return self
 
@@ -771,7 +761,13 @@ def recording_probes() -> list[Probe]:
 def _watch_forks() -> None:
     def leave_to_parent() -> None:  # the runs belong to the process that started them
         for probe in list(_RECORDING):
-            probe._switch_off()
+            live, probe._live = probe._live, None
+            if live is not None:
+                live.abandon()
+            if probe._recorder is not None:
+                CURRENT.end(probe)
+                probe._recorder.abandon()
+                probe._recorder = None
         _RECORDING.clear()
 
     os.register_at_fork(after_in_child=leave_to_parent)

@@ -270,7 +270,12 @@ class GraphCalls:
                 return
             if found.cell in self._optimizers:
                 del self._calls[call]
-                self._emit_parameter_gradients(found)
+                # One entry for each cell whose parameters had a gradient.
+                gradients: dict[str, dict[str, Any]] = {}
+                for (_, (index,)), leaf in sorted(found.tensors.items(), key=lambda t: t[0][1]):
+                    slot, name = self._optimizers[found.cell][index]  # type: ignore[misc]
+                    gradients.setdefault(slot.head, {})[name] = leaf
+                self._opening.append_update(gradients)
                 return
             while self._running and self._running[-1] is not found:
                 self._give_up(self._running.pop())
@@ -460,15 +465,6 @@ class GraphCalls:
                 *(array, site.outline),
                 lambda array: self._opening.parameter_gradient(array, entry, name),
             )
-
-    def _emit_parameter_gradients(self, call: GraphCall) -> None:
-        """Hand on one entry for each cell whose parameters had a gradient."""
-        gradients: dict[str, dict[str, Any]] = {}
-        of_cells = self._optimizers[call.cell]
-        for (_, (index,)), leaf in sorted(call.tensors.items(), key=lambda item: item[0][1]):
-            slot, name = of_cells[index]  # type: ignore[misc]
-            gradients.setdefault(slot.head, {})[name] = leaf
-        self._opening.append_update(gradients)
 
 
 class Receiver:

@@ -21,6 +21,7 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.integrations.mindformers_patches import plain
 from mindrlhf_msprobe.integrations.mindrlhf.generation import KEYS, MindFormersGeneration, as_widths
 from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name
 from mindrlhf_msprobe.integrations.patches import Part, Patches
@@ -126,7 +127,7 @@ class _Integration:
             self._end()
             raise
         self._watch(session, trainer)
-        session.probe.save_configs({name: _plain(config) for name, config in configs.items()})
+        session.probe.save_configs({name: plain(config) for name, config in configs.items()})
 
     def _begin(self, config: Any) -> None:
         """Begin to record a training, if its configuration says so."""
@@ -260,11 +261,6 @@ def _section(config: Any) -> Any:
         inform("log.no_section_in_file", trainer=_TRAINER, section=SECTION, path=str(path))
         return None
     return load_config(path, ignore=ignored_by(_TRAINER))
-
-
-def _plain(config: Any) -> Any:
-    to_dict = getattr(config, "to_dict", None)
-    return to_dict() if callable(to_dict) else config
 
 
 def _log_prob_and_values(result: Any) -> dict[str, Any]:

@@ -131,7 +131,12 @@ class Steps:
         try:
             manifest.check()
         except DumpPathLostError as error:
-            self._lose([*ended.values()], step, error)
+            for files in ended.values():  # written into what is no longer this run's
+                if count := files.give_up():
+                    self._report(ENTRY, error, count)
+            for saved in [saved for saved in self._saves if saved[0] <= step]:
+                self._report(message("lost.key_data", key=saved[1]), error, 1)
+                del self._saves[saved]
             if complete or not known:
                 self._report(message("lost.step"), error, 1)
             return
@@ -154,15 +159,6 @@ class Steps:
         manifest.note_lost(lost)
         content.recording = self._ledger.to_json(step)
         manifest.save()
-
-    def _lose(self, ended: list[PhaseFiles], step: int, error: DumpPathLostError) -> None:
-        """Count what was written of a step into a directory that is no longer this run's."""
-        for files in ended:
-            if count := files.give_up():
-                self._report(ENTRY, error, count)
-        for saved in [saved for saved in self._saves if saved[0] <= step]:
-            self._report(message("lost.key_data", key=saved[1]), error, 1)
-            del self._saves[saved]
 
     def _end_phases(self, ended: Mapping[tuple[str, int], PhaseFiles]) -> None:
         counts: dict[int, dict[str, int]] = {}

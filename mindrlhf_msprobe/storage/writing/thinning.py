@@ -141,7 +141,12 @@ class Thinning:
         taken = self._taken()
         if taken > self.keep:
             self._thin(taken - int(self.keep * _TARGET))
-            self._warn_too_small(self._taken())
+            taken = self._taken()
+            if taken > self.keep and not self._warned:  # what must be kept: say so once
+                self._warned = True
+                steps = len({step for held in self._held.values() for step in held})
+                sizes = {"keep": size(self.keep), "taken": size(taken)}
+                warn("log.keep_too_small", **sizes, steps=steps, last=LAST)
 
     def _take(self, kind: str, name: str, step: int) -> None:
         self._names[kind].add(name)
@@ -239,19 +244,6 @@ class Thinning:
                 for found in filter(None, map(step_line, whole.splitlines())):
                     if found.get("severity") != _UNHARMFUL:
                         self._findings.add(found["step"])
-
-    def _warn_too_small(self, taken: int) -> None:
-        """Say once that what must be kept takes more than the bound."""
-        if taken > self.keep and not self._warned:
-            self._warned = True
-            steps = len({step for held in self._held.values() for step in held})
-            warn(
-                "log.keep_too_small",
-                keep=size(self.keep),
-                taken=size(taken),
-                steps=steps,
-                last=LAST,
-            )
 
 
 def _bytes_of(directory: Path) -> tuple[int, int]:

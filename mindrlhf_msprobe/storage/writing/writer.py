@@ -54,10 +54,6 @@ def _raise(what: Message, error: BaseException, count: int) -> None:
     raise error
 
 
-def _named(key: str) -> Message:
-    return message("lost.key_data", key=key)
-
-
 class StepEndedError(SpokenError):
     """Something was handed over for a step that had ended."""
 
@@ -326,7 +322,7 @@ class RunWriter:
         Raises:
             StepEndedError: the step has ended.
         """
-        what = _named(key)
+        what = message("lost.key_data", key=key)
         step_dir = layout.key_data_step_dir(self.root, key, step, self.rank)
         directory = layout.key_data_dir(self.root, key, step, self.rank, micro_step)
         # Several threads may save at one micro-step: each makes its files in a place of its own.
