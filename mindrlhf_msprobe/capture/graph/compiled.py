@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from mindrlhf_msprobe.capture.framework.generated_modules import function_of
 from mindrlhf_msprobe.capture.graph.keydata import (
     DATA,
     SAVE_GRADIENT_NOW,
@@ -18,7 +19,6 @@ from mindrlhf_msprobe.capture.graph.keydata import (
     SAVING_GRADIENT,
 )
 from mindrlhf_msprobe.capture.graph.probes import NO_CELL, Lines, Question, Visit, writes_files
-from mindrlhf_msprobe.capture.graph.watched import function_of
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.errors import UsageError
 

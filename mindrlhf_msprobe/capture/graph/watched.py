@@ -8,15 +8,13 @@ who takes what the probes hand over; nothing is compiled again.
 
 from __future__ import annotations
 
-import functools
 import gc
-import inspect
 import itertools
 import os
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import FunctionType, MethodType
+from types import MethodType
 from typing import Any
 
 import mindspore
@@ -31,7 +29,7 @@ from mindrlhf_msprobe.capture.cells import (
     number_of,
     parameter_owners,
 )
-from mindrlhf_msprobe.capture.framework.generated_modules import load
+from mindrlhf_msprobe.capture.framework.generated_modules import function_of
 from mindrlhf_msprobe.capture.framework.hooks import left_out_of_copies
 from mindrlhf_msprobe.capture.framework.private import (
     any_compiled,
@@ -146,32 +144,6 @@ def optimizer_source() -> str:
 def _source(what: str, lines: list[str]) -> str:
     head = _HEAD.format(what=what, CONSTRUCT=CONSTRUCT, NUMBER=NUMBER)
     return head + "".join(f"    {x}\n" for x in lines)
-
-
-def function_of(source: str, *, like: Callable[..., Any] | None) -> FunctionType:
-    """Return a function of `source`; each source is written once.
-
-    Args:
-        like: the bound method whose signature it shows, so that who looks at a cell's
-            arguments finds them; None shows `(*args, **kwargs)`, which makes MindSpore
-            compile a call as it was made, without the arguments that were left out.
-    """
-    made = _construct_of(source)
-    if like is None:
-        return made
-    copy = FunctionType(made.__code__, made.__globals__, made.__name__)
-    copy.__qualname__, copy.__module__ = made.__qualname__, made.__module__
-    signature = inspect.signature(like)
-    arguments = list(signature.parameters.values())
-    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    vars(copy)["__signature__"] = signature.replace(parameters=[itself, *arguments])
-    return copy
-
-
-@functools.cache
-def _construct_of(source: str) -> FunctionType:
-    construct: FunctionType = load(source).construct
-    return construct
 
 
 _PROBED = "msprobe_probed"

@@ -15,6 +15,7 @@ from typing import Any
 
 from mindspore import Tensor, Type, ops
 
+from mindrlhf_msprobe.capture.framework.hooks import Args, Kwargs
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, uncast
 from mindrlhf_msprobe.capture.opening.observer import ObservedCall, OperatorCall
 from mindrlhf_msprobe.capture.opening.opening import Call
@@ -75,8 +76,8 @@ class OperatorCalls:
         self,
         operator: Operator,
         original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: Args,
+        kwargs: Kwargs,
     ) -> Any:
         around = [(capture, capture.around()) for capture in self._captures]
         if not (self._observed or any(run.operators for _, run in around)):

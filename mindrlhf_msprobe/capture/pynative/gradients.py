@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.cells import named_cells, parameter_owners
-from mindrlhf_msprobe.capture.framework.hooks import CellHooks
+from mindrlhf_msprobe.capture.framework.hooks import Args, CellHooks, Kwargs
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, has_gradient_graph, parameters_of
 from mindrlhf_msprobe.capture.opening.opening import (
     Call,
@@ -180,7 +180,7 @@ _MOST_CAPTURES = 8
 Show = Callable[[Tensor], None]
 
 
-def inside_the_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def inside_the_graph(args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
     """Return arguments none of which is an argument of the differentiated function itself.
 
     Such a tensor cannot be tapped in place; its successor can.
@@ -194,8 +194,8 @@ def inside_the_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
 
 
 def _replaced(
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     replace: Callable[[Tensor], Tensor],
     *,
     lists: bool = False,
@@ -241,9 +241,7 @@ def _is_trained(tensor: Any) -> bool:
     )
 
 
-def with_taps(
-    args: tuple[Any, ...], kwargs: dict[str, Any], tapped: Mapping[int, Tensor]
-) -> tuple[Any, Any]:
+def with_taps(args: Args, kwargs: Kwargs, tapped: Mapping[int, Tensor]) -> tuple[Any, Any]:
     """Return the arguments of an operator with parameters replaced, by their ids."""
     return _replaced(args, kwargs, lambda t: tapped.get(id(t), t), lists=True)
 
@@ -343,7 +341,7 @@ class CallGradients:
         self._recorded = True  # known when its first gradient comes
         self.done = False
 
-    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+    def enter(self, args: Args, kwargs: Kwargs) -> tuple[Any, Any] | None:
         """Tap the inputs of a cell that is about to run.
 
         Returns:
@@ -660,7 +658,7 @@ class OptimizerHooks:
         """Remove the hooks."""
         self._hooks.remove()
 
-    def _before(self, optimizer: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _before(self, optimizer: nn.Cell, args: Args, kwargs: Kwargs) -> None:
         _, _, roles = self._watched[id(optimizer)]
         given = args[0] if args else next(iter(kwargs.values()), ())
         gradients = given if isinstance(given, (tuple, list)) else (given,)

@@ -25,7 +25,7 @@ from mindrlhf_msprobe.capture.cells import (
     named_cells,
     parameters_held_twice,
 )
-from mindrlhf_msprobe.capture.framework.hooks import Arguments, CellHooks
+from mindrlhf_msprobe.capture.framework.hooks import Args, Arguments, CellHooks, Kwargs
 from mindrlhf_msprobe.capture.framework.private import (
     FIRST_RUN,
     INNER_EXECUTOR,
@@ -292,9 +292,7 @@ class EagerCapture:
                 self._threads.append(frames)
         return frames
 
-    def _before(
-        self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Arguments | None:
+    def _before(self, cell: nn.Cell, args: Args, kwargs: Kwargs) -> Arguments | None:
         self._read_files(cell)
         if self._passes_over(cell):
             return None
@@ -314,9 +312,7 @@ class EagerCapture:
                 frame.observed = begins(CellCall(*call))
         return given
 
-    def _before_repetition(
-        self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Arguments | None:
+    def _before_repetition(self, cell: nn.Cell, args: Args, kwargs: Kwargs) -> Arguments | None:
         opening = self.opening
         with opening.guard("lost.gradients"):
             slot = self._slots.get(self._recomputed[id(cell)])
@@ -403,9 +399,7 @@ class EagerCapture:
             self._passed_over = slot.call_name
         return True
 
-    def _enter(
-        self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> CellRun | None:
+    def _enter(self, cell: nn.Cell, args: Args, kwargs: Kwargs) -> CellRun | None:
         slot = self._slots.get(id(cell))
         if slot is None or self.opening.closed:
             return None

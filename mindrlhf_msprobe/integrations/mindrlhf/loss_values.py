@@ -21,7 +21,6 @@ from mindspore import nn
 from mindrlhf_msprobe.capture.cells import COPY_OF
 from mindrlhf_msprobe.capture.framework.generated_modules import compile_source
 from mindrlhf_msprobe.capture.framework.hooks import left_out_of_copies
-from mindrlhf_msprobe.capture.graph.compiled import save
 from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
@@ -137,6 +136,8 @@ class _Source:
 
     def saved(self) -> Iterator[str]:
         """Yield the keys that the function saves itself with our `save`, if they are constants."""
+        from mindrlhf_msprobe import save  # for the device that the script has chosen by now
+
         if self.original.__globals__.get("save") is not save:
             return
         for node in ast.walk(self.tree):
@@ -174,6 +175,8 @@ class _Source:
 
     def function(self, *, compiled: bool) -> FunctionType:
         """Return a function of the tree, in the place of the original."""
+        from mindrlhf_msprobe import save  # likewise
+
         original = self.original
         original.__globals__.setdefault(_SAVE, save)
         if compiled:
