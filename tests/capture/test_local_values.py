@@ -12,7 +12,7 @@ from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import Probe, ProbeConfig, open_run
 from mindrlhf_msprobe.capture.cells import construct_frames
-from mindrlhf_msprobe.integrations.mindrlhf.loss_values import SavedLocals, copy_that_saves
+from mindrlhf_msprobe.capture.local_values import SavedLocals, copy_that_saves
 
 SCALE = 2.0
 

@@ -25,11 +25,7 @@ from mindrlhf_msprobe.integrations.mindrlhf.generation import (
     VllmGeneration,
     widths_of,
 )
-from mindrlhf_msprobe.integrations.mindrlhf.loss_values import (
-    LossValues,
-    copy_that_saves,
-    returned_by_name,
-)
+from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name
 from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE, Part, Patches
 from mindrlhf_msprobe.integrations.session import (
     Session,
@@ -397,6 +393,8 @@ class _Integration:
         try:
             function = self._patches.run_instead(maker, "compute_rewards", None)
             if session is not None and session.probe.config.key_data_dump:
+                from mindrlhf_msprobe.capture.local_values import copy_that_saves
+
                 copy = copy_that_saves(function, [(_EACH_REWARD, _EACH_REWARD)])
                 self._patches.run_instead(maker, "compute_rewards", copy)
             self._no_each_reward = None
