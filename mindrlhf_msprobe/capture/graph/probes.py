@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
 import numpy as np
@@ -46,8 +46,10 @@ from mindrlhf_msprobe.storage.writing.ledger import GraphCost
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.graph.calls import Receiver
-    from mindrlhf_msprobe.storage.leaves import Leaf
+    from mindrlhf_msprobe.capture.graph.keydata import Values
 
+#: Takes what probes hand over; called from any thread.
+Taker: TypeAlias = "Receiver | Values"
 #: MindSpore's dtypes that are handed over.
 _HANDED_OVER = frozenset(
     (
@@ -60,25 +62,6 @@ MOST_TOGETHER = 400  # tensors of one call of a host function
 _FAULT = message("lost.graph_handed_over")
 #: The number that stands for a cell's where a probe belongs to none, but to key data.
 NO_CELL = -1
-
-
-class Taker(Protocol):
-    """Takes what probes hand over; called from any thread."""
-
-    def opened(self, site: Site) -> int:
-        """Take note of a call that begins and return its number, 0 if it is not recorded."""
-
-    def tensor(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
-        """Take a tensor of a call, or its statistics; an array is valid until this returns."""
-
-    def closed(self, call: int, site: Site) -> None:
-        """Take note of a call that has ended."""
-
-    def gradient(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
-        """Take the gradient of a tensor of a call, or its statistics; as `tensor`."""
-
-    def fault(self, what: Message, error: Exception) -> None:
-        """Take note of a fault, once; never raises."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +103,7 @@ class Sites:
 
     def __init__(self) -> None:
         self.receiver: Receiver | None = None
-        self.values: Taker
+        self.values: Values
         self.gaps: dict[int, dict[Message, None]] = {}
         self.differentiated_outside = False
         self.without_gradients: set[int] = set()
