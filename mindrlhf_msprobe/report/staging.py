@@ -222,7 +222,7 @@ def _tables(directory: Path) -> dict[str, str]:
 
 
 def _verdict_in(directory: Path) -> dict[str, Any]:
-    """Return the content of a directory's verdict.json; of none, or what is no object, {}."""
+    """Return the content of a directory's verdict.json; {} where it is missing or no object."""
     path = directory / VERDICT_FILE
     try:
         status = os.lstat(path)  # no link, and no pipe that would wait

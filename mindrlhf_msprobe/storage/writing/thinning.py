@@ -232,7 +232,7 @@ class Thinning:
     def _read_findings(self) -> None:
         """Read what live checks of any rank have found since."""
         for path in self.root.glob("findings.rank*.jsonl"):
-            # What is none, as a pipe, or too large protects no step.
+            # A pipe, or a file that is too large, protects no step.
             with suppress(OSError, ValueError):
                 with layout.open_inside(self.root, path, bounds.METADATA) as file:
                     read = self._read.get(path, 0)
