@@ -17,7 +17,7 @@ from mindrlhf_msprobe.log import inform, logger, warn
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest.coverage import MINDSPORE, OPTIMIZERS, PHASES
 from mindrlhf_msprobe.storage.reading.estimate import free_bytes
-from mindrlhf_msprobe.storage.writing.job import missing_ranks, world_of
+from mindrlhf_msprobe.storage.writing.directory import missing_ranks, world_of
 from mindrlhf_msprobe.storage.writing.ledger import KEY_DATA
 
 _MOST_TEXTS = 10  # values of a configuration that one message names

@@ -29,7 +29,7 @@ from mindrlhf_msprobe.storage.manifest.coverage import (
     OPTIMIZERS,
     PHASES,
 )
-from mindrlhf_msprobe.storage.writing.job import DumpPathLostError
+from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks

@@ -51,7 +51,7 @@ from mindrlhf_msprobe.storage.step_lines import (
     generator_lines,
     opinion_lines,
 )
-from mindrlhf_msprobe.storage.writing.job import DumpPathLostError
+from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 

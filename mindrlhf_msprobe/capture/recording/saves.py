@@ -29,7 +29,7 @@ from mindrlhf_msprobe.phases import nearest_key
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.leaves import Leaf, is_leaf
 from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA
-from mindrlhf_msprobe.storage.writing.job import DumpPathLostError
+from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder

@@ -32,7 +32,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     World,
 )
 from mindrlhf_msprobe.storage.manifest.variables import version_of, versions
-from mindrlhf_msprobe.storage.writing.job import DumpPathLostError, RankLock, world_of
+from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError, RankLock, world_of
 
 #: Keys of which the JSON stands in one line.
 _IN_ONE_LINE = ("recorded", "thinned", "generation", "random_states", "initial_weights", "networks")

@@ -25,7 +25,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     expected_ranks,
 )
 from mindrlhf_msprobe.storage.outputs import refuse_inside
-from mindrlhf_msprobe.storage.writing.job import RankLock
+from mindrlhf_msprobe.storage.writing.directory import RankLock
 
 #: What nodes of one job may set differently: it changes nothing that is recorded.
 _OF_A_NODE = frozenset(

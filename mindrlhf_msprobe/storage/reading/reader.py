@@ -60,7 +60,7 @@ from mindrlhf_msprobe.storage.reading.problems import Problem, missing
 from mindrlhf_msprobe.storage.reading.step_times import StepTimes, Timeline
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record, bounded
 from mindrlhf_msprobe.storage.step_lines import StepLines
-from mindrlhf_msprobe.storage.writing.job import RankLock
+from mindrlhf_msprobe.storage.writing.directory import RankLock
 
 _T = TypeVar("_T")
 _MOST_NAMED = 20  # of the entries of one place that cannot be read

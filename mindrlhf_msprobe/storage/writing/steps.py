@@ -20,10 +20,9 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
 from mindrlhf_msprobe.storage.reading.step_times import append_times
-from mindrlhf_msprobe.storage.writing.job import DumpPathLostError
+from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError, recorded_file
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 from mindrlhf_msprobe.storage.writing.phase_files import ENTRY, PhaseFiles, Report
-from mindrlhf_msprobe.storage.writing.removal import recorded_file
 from mindrlhf_msprobe.storage.writing.thinning import Thinning
 
 _HEAD = 4096  # bytes of a file by which it is known, beside its size

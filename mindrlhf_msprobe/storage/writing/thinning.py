@@ -32,7 +32,7 @@ from mindrlhf_msprobe.storage.manifest.thinned import (
 )
 from mindrlhf_msprobe.storage.reading.places import key_data_directories, layer_directories
 from mindrlhf_msprobe.storage.step_lines import step_line
-from mindrlhf_msprobe.storage.writing.removal import Removal
+from mindrlhf_msprobe.storage.writing.directory import Removal
 
 #: The last steps, of those that were ended, that are kept whole.
 LAST = 2

@@ -27,7 +27,7 @@ from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 from mindrlhf_msprobe.storage.reading.estimate import estimate
 from mindrlhf_msprobe.storage.reading.inventory import inventory
-from mindrlhf_msprobe.storage.writing.removal import Removal
+from mindrlhf_msprobe.storage.writing.directory import Removal
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 
