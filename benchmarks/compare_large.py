@@ -167,7 +167,7 @@ def write_rank(
                 frames=frames,
             )
             sequence += 2 if inside else 0
-            writer.append_entry(PHASES[number // each], step, line)
+            writer.sink(PHASES[number // each], step).append(line)
             if inside == each - 1:
                 sequence += 2
         also(writer, step)

@@ -22,7 +22,7 @@ from median_table import print_medians
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe.capture.opening.opening import HostEntries
-from mindrlhf_msprobe.capture.pynative.optimizers import lines_of
+from mindrlhf_msprobe.capture.pynative.gradients import lines_of
 from mindrlhf_msprobe.capture.tensors.summary import Summaries
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.writing.ledger import Ledger

@@ -24,7 +24,7 @@ _HOMES = {
     "compare_shard": "mindrlhf_msprobe.api",
     "reduce_shards": "mindrlhf_msprobe.api",
     "Tolerance": "mindrlhf_msprobe.comparison",
-    "MsProbe": "mindrlhf_msprobe.compat.ms_probe",
+    "MsProbe": "mindrlhf_msprobe.compat.shared",
     "GradComparator": "mindrlhf_msprobe.compat.comparing",
     "PrecisionDebugger": "mindrlhf_msprobe.compat.debugger",
     "SingleComparator": "mindrlhf_msprobe.compat.single",
@@ -38,9 +38,9 @@ _HOMES = {
     "ProbeCallback": "mindrlhf_msprobe.integrations.mindformers",
     # Not in __all__: scripts say `from … import *`, and have names like these of their own.
     "compare": "mindrlhf_msprobe.compat.comparing",
-    "save": "mindrlhf_msprobe.capture.saving",
-    "save_grad": "mindrlhf_msprobe.capture.saving",
-    "step": "mindrlhf_msprobe.capture.saving",
+    "save": "mindrlhf_msprobe.capture.graph.compiled",
+    "save_grad": "mindrlhf_msprobe.capture.graph.compiled",
+    "step": "mindrlhf_msprobe.capture.graph.compiled",
     "MsprobeError": "mindrlhf_msprobe.errors",
     "ConfigError": "mindrlhf_msprobe.errors",
     "UsageError": "mindrlhf_msprobe.errors",
@@ -85,15 +85,15 @@ if TYPE_CHECKING:
         open_run,
         reduce_shards,
     )
-    from mindrlhf_msprobe.capture.saving import save as save
-    from mindrlhf_msprobe.capture.saving import save_grad as save_grad
-    from mindrlhf_msprobe.capture.saving import step as step
+    from mindrlhf_msprobe.capture.graph.compiled import save as save
+    from mindrlhf_msprobe.capture.graph.compiled import save_grad as save_grad
+    from mindrlhf_msprobe.capture.graph.compiled import step as step
     from mindrlhf_msprobe.comparison import Tolerance
     from mindrlhf_msprobe.compat.comparing import GradComparator, compare_distributed
     from mindrlhf_msprobe.compat.comparing import compare as compare
     from mindrlhf_msprobe.compat.debugger import PrecisionDebugger
-    from mindrlhf_msprobe.compat.ms_probe import MsProbe
     from mindrlhf_msprobe.compat.seeds import seed_all
+    from mindrlhf_msprobe.compat.shared import MsProbe
     from mindrlhf_msprobe.compat.single import SingleComparator, SingleSave
     from mindrlhf_msprobe.config import ProbeConfig, load_config
     from mindrlhf_msprobe.errors import ConfigError, MsprobeError, RunError, UsageError

@@ -277,8 +277,8 @@ def _runs_of_values(name: str, value: Any) -> dict[str, str]:
 def _grafts(name: str, value: Any) -> tuple[dict[str, Any], ...]:
     """Return grafts with all their keys; one alone may be given without a list around it."""
     several = [value] if isinstance(value, Mapping) else value
-    items = _items(name, several, message("config.graft"))
-    return tuple(_graft(f"{name}[{i}]", item) for i, item in enumerate(items))
+    grafts: tuple[dict[str, Any], ...] = _each(_graft, "config.graft")(name, several)
+    return grafts
 
 
 def _graft(name: str, given: Any) -> dict[str, Any]:
@@ -293,9 +293,9 @@ def _graft(name: str, given: Any) -> dict[str, Any]:
         "from": _path,
         "entries": _entries,
         "what": _what,
-        "steps": _numbers("steps"),
+        "steps": _steps,
         "phases": _texts,
-        "ranks": _numbers("ranks"),
+        "ranks": _ranks,
     }
     for key, item in items.items():
         if key not in checks:

@@ -251,7 +251,7 @@ class Probe:
 
         Args:
             why: a text, or a message of this package's.
-            quiet: do not log it: it has been said otherwise.
+            quiet: do not log it: it has been said in other words.
 
         Raises:
             UsageError: the phase is not known.
@@ -589,16 +589,6 @@ class Probe:
             if self._config.task != ACCURACY_CHECK:  # what it has written of this step stays
                 self._observe_calls(self._recorder)
 
-    def _switch_off(self) -> None:
-        """Record nothing more, in a forked child."""
-        if self._live is not None:
-            self._live.abandon()
-            self._live = None
-        if self._recorder is not None:
-            CURRENT.end(self)
-            self._recorder.abandon()
-            self._recorder = None
-
     def __enter__(self) -> Probe:
         return self
 
@@ -784,7 +774,13 @@ def recording_probes() -> list[Probe]:
 def _watch_forks() -> None:
     def leave_to_parent() -> None:  # the runs belong to the process that started them
         for probe in list(_RECORDING):
-            probe._switch_off()
+            live, probe._live = probe._live, None
+            if live is not None:
+                live.abandon()
+            if probe._recorder is not None:
+                CURRENT.end(probe)
+                probe._recorder.abandon()
+                probe._recorder = None
         _RECORDING.clear()
 
     os.register_at_fork(after_in_child=leave_to_parent)

@@ -174,6 +174,8 @@ def parameters_held_twice(cells: Iterable[nn.Cell]) -> dict[int, set[str]]:
 #: wrapper.
 CONSTRUCT = "msprobe_construct"
 WRAPPER = "msprobe_wrapper"
+#: The attribute that holds the number by which the probes of a cell know it.
+NUMBER = "msprobe_cell"
 #: The attribute of a copy of a function that holds the function.
 COPY_OF = "msprobe_copy_of"
 #: The network's attribute that holds the names of arguments that are left out.
@@ -185,6 +187,11 @@ def is_wrapped(cell: nn.Cell) -> bool:
     """Return whether a wrapper stands in the place of a cell's construct at this moment."""
     attributes = vars(cell)
     return WRAPPER in attributes and attributes.get("construct") is attributes[WRAPPER]
+
+
+def number_of(cell: nn.Cell) -> int:
+    """Return the number by which the probes of a cell know it; 0 where it has never had any."""
+    return int(vars(cell).get(NUMBER, 0))
 
 
 def own_construct(cell: nn.Cell) -> Callable[..., Any]:

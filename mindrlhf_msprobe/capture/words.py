@@ -2,27 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.storage.writing.ledger import Charge
 
 #: Takes what was being recorded and what went wrong; may raise only in strict mode.
 FaultSink = Callable[[Message, BaseException], None]
 
 
-@contextmanager
-def counted(fault: FaultSink, what: str, /, **params: Any) -> Iterator[None]:
-    """Count an exception that is raised inside, and go on behind it.
+@dataclass(eq=False, slots=True)
+class Counted:
+    """A context that no exception leaves, but those that end the process: it is counted.
+
+    Attributes:
+        fault: counts it.
+        what: is lost with it.
+        charge: takes the time inside; None: it is part of another charge.
+    """
+
+    fault: FaultSink
+    what: Message
+    charge: Charge | None = None
+
+    def __enter__(self) -> None:
+        if self.charge is not None:
+            self.charge.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if self.charge is not None:
+            self.charge.__exit__(kind, error, trace)
+        if not isinstance(error, Exception):
+            return False
+        self.fault(self.what, error)
+        return True
+
+
+def counted(fault: FaultSink, what: str, /, **params: Any) -> Counted:
+    """Return a context in which exceptions are counted.
 
     Args:
-        what: the code of what is lost with it, in the area `lost`, of the parameters.
+        what: the code of what is lost with one, in the area `lost`, of the parameters.
     """
-    try:
-        yield
-    except Exception as error:
-        fault(message(what, **params), error)
+    return Counted(fault, message(what, **params))
 
 
 def why_not_in_graph(reason: Message) -> Message:

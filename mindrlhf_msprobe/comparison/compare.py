@@ -72,7 +72,7 @@ ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True)
-class Asked:
+class Probed:
     """What of which runs is compared, and how; see `mindrlhf_msprobe.compare_runs`."""
 
     a: _PathLike
@@ -108,7 +108,7 @@ class Asked:
 Ready = Callable[[Sequence[_PathLike]], "Callable[[], None] | None"]
 
 
-def compare_as_asked(asked: Asked, ready: Ready = lambda runs: None) -> Comparison:
+def compare_as_asked(asked: Probed, ready: Ready = lambda runs: None) -> Comparison:
     """Compare two runs, or two phases or ranks of one run.
 
     Raises:
@@ -130,7 +130,7 @@ class Prepared:
         steps: every step of which either run recorded something.
     """
 
-    asked: Asked
+    asked: Probed
     job: Job
     notes: list[Message]
     earlier: Earlier | None = None
@@ -164,7 +164,7 @@ class Prepared:
         return _chosen(comparison, self.job, self.steps)
 
 
-def prepare(asked: Asked) -> Prepared:
+def prepare(asked: Probed) -> Prepared:
     """Open the runs and bring them together.
 
     Raises:
@@ -199,12 +199,12 @@ def prepare(asked: Asked) -> Prepared:
     return Prepared(asked, job, notes, earlier)
 
 
-def repetitions_of(asked: Asked) -> list[_PathLike]:
+def repetitions_of(asked: Probed) -> list[_PathLike]:
     """Return the paths of the further runs of A's configuration."""
     return [asked.noise] if isinstance(asked.noise, (str, Path)) else list(asked.noise)
 
 
-def runs_of(asked: Asked) -> list[_PathLike]:
+def runs_of(asked: Probed) -> list[_PathLike]:
     """Return the paths of all runs that are read."""
     return [run for run in (asked.a, asked.b, *repetitions_of(asked)) if run is not None]
 
@@ -360,7 +360,7 @@ def _preflight(job: Job) -> Preflight:
     return Preflight() if a.run is b.run else preflight(a.run, b.run)
 
 
-def _job(asked: Asked, chosen: Filters, mapping: _PathLike | None) -> tuple[Job, list[Message]]:
+def _job(asked: Probed, chosen: Filters, mapping: _PathLike | None) -> tuple[Job, list[Message]]:
     a, b, phases, ranks = asked.a, asked.b, asked.phases, asked.ranks
     within_one = _is_one_run(asked, chosen.keys)
     names: tuple[NameRule, ...] = ()
@@ -447,7 +447,7 @@ def _first_alone(comparison: Comparison, first: Divergence) -> Comparison:
     )
 
 
-def _repetitions(asked: Asked, left: View) -> tuple[tuple[View, ...], list[Message]]:
+def _repetitions(asked: Probed, left: View) -> tuple[tuple[View, ...], list[Message]]:
     """Open the repetitions of A, which has been opened as `left`; say in what they are unlike it.
 
     Raises:
@@ -497,7 +497,7 @@ def _check_two(name: str, value: object, kind: type) -> None:
         raise UsageError.saying("error.expected", name=name, value=value, what=what)
 
 
-def _engine(asked: Asked, job: Job) -> Callable[[], Engine] | None:
+def _engine(asked: Probed, job: Job) -> Callable[[], Engine] | None:
     if asked.engine == "ray":
         from mindrlhf_msprobe.comparison.engine.ray_workers import RayWorkers
 
@@ -514,7 +514,7 @@ def _same(a: _PathLike, b: _PathLike) -> bool:
     return os.path.realpath(a) == os.path.realpath(b)
 
 
-def _is_one_run(asked: Asked, keys: Sequence[tuple[str, str]]) -> bool:
+def _is_one_run(asked: Probed, keys: Sequence[tuple[str, str]]) -> bool:
     """Return whether both runs are one; refuse to compare it with itself, or with a part of it."""
     a, b, ranks = asked.a, asked.b, asked.ranks
     if b is not None and not _same(a, b):
@@ -549,7 +549,7 @@ def _check_sides(
 
 
 def _mappings(
-    asked: Asked,
+    asked: Probed,
 ) -> tuple[_PathLike | None, MsprobeMapping | None, list[Message]]:
     """Return the file of names, the mapping of another tool that counts, and what is said of them.
 

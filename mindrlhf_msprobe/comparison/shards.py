@@ -17,7 +17,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.printable import few_numbers
 from mindrlhf_msprobe.comparison.compare import (
-    Asked,
+    Probed,
     Ready,
     compare_steps,
     prepare,
@@ -76,7 +76,7 @@ class Sharded:
         return {"part": str(self.path), **counts, "first": shown}
 
 
-def compare_shard(asked: Asked, number: int, of: int, output: _PathLike) -> Sharded:
+def compare_shard(asked: Probed, number: int, of: int, output: _PathLike) -> Sharded:
     """Compare what one of several processes is to compare, and write the part.
 
     Args:
@@ -149,7 +149,7 @@ def _attempts(job: Job) -> tuple[dict[int, str], ...]:
     )
 
 
-def _options(asked: Asked, job: Job) -> Options:
+def _options(asked: Probed, job: Job) -> Options:
     """Return how the runs are compared, so that it can be said in a file."""
     chosen = job.chosen
     return Options(
@@ -210,7 +210,7 @@ def reduce_parts(
     for run in runs:
         if run is not None and not os.path.isdir(run):
             raise RunError.saying("error.part_not_here", path=run, host=by.host)
-    prepared = prepare(Asked(*runs, **options))
+    prepared = prepare(Probed(*runs, **options))
     ready(runs_of(prepared.asked))
     attempts = _attempts(prepared.job)
     for part in parts:

@@ -186,7 +186,7 @@ def _continued(place: str) -> Probe:
             "initial_step": step,
         }
     )
-    probe.record_more(configurations_dump=True)  # where it is saved; nobody has asked for it
+    probe.record_more(configurations_dump=True)  # where it is saved
     if earlier is not None or len(steps) > 1:
         warn("log.single_continues", place=place, step=probe.current_step)
     return probe

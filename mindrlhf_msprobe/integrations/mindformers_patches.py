@@ -96,7 +96,7 @@ def _prepare(module: ModuleType) -> None:
     elif module.__name__ == _CHECKPOINTS:
         lost = message("trainer.no_saved_checkpoints")
         of = names["CheckpointCallback"]
-        _patches.wrap(of, "_save_checkpoint", _around_saving, otherwise=lost)
+        _patches.wrap(of, "_save_checkpoint", _around_saving, without=lost)
         _patches.report(lambda _name, _why: None)
     elif module.__name__ == _TRAINER:
         trainer, raises = names["Trainer"], (MsprobeError,)
@@ -104,7 +104,7 @@ def _prepare(module: ModuleType) -> None:
             ("_create_callback_handler", _around_callbacks, message("trainer.no_callback_added")),
             ("train", _around_training, message("trainer.no_failure_noted")),
         ):
-            _patches.wrap(trainer, name, around, otherwise=lost, raises=raises)
+            _patches.wrap(trainer, name, around, without=lost, raises=raises)
         _patches.report(lambda _name, _why: None)
 
 

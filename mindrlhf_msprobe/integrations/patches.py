@@ -8,8 +8,8 @@ where the method runs (as a contextlib.contextmanager does; `yield` gives the me
             result = yield
 
     patches = Patches(message("trainer.grpo"))
-    patches.wrap(TrainWorker, "train", around_train, otherwise=message("trainer.no_update"))
-    patches.report(session.note_lost)
+    patches.wrap(TrainWorker, "train", around_train, without=message("trainer.no_update"))
+    patches.record(session)
 
 The method runs exactly once, its result and its exception pass through as they are, and a fault in
 what goes around it is logged, not raised.
@@ -30,6 +30,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.log import logger, warn
 
 if TYPE_CHECKING:
+    from mindrlhf_msprobe.integrations.session import Session
     from mindrlhf_msprobe.probe import Probe
 
 #: The name in a module of MindRLHF that says whether it found msprobe, whose `save` it then calls.
@@ -51,6 +52,7 @@ class Patches:
         trainer: whose they are, for messages.
 
     Attributes:
+        session: the training that is recorded; None: none.
         strict: whether faults in what goes around a method are raised.
     """
 
@@ -58,9 +60,33 @@ class Patches:
         self.trainer = trainer
         self._missing: dict[Message, bool] = {}  # what is said of it → whether it is news
         self._lost: dict[str, Message] = {}
+        self.session: Session | None = None
         self.strict = False
         self._faults: set[tuple[str, str]] = set()
         self._copies: dict[Any, Callable[..., Any]] = {}
+
+    @property
+    def probe(self) -> Probe | None:
+        """The probe of the training that is recorded."""
+        return None if self.session is None else self.session.probe
+
+    def record(self, session: Session | None) -> None:
+        """Take a training that is recorded from now on, and say what was not found; or none."""
+        self.session = session
+        if session is not None:
+            self.strict = session.probe.config.strict
+            self.report(session.note_lost)
+
+    def while_recorded(self, around: Around) -> Around:
+        """Return what calls `around` with the training that is recorded first; else does nothing.
+
+        For `wrap`.
+        """
+
+        def only_then(*args: Any, **kwargs: Any) -> Any:
+            return iter(()) if self.session is None else around(self.session, *args, **kwargs)
+
+        return only_then
 
     def wrap(
         self,
@@ -68,7 +94,7 @@ class Patches:
         name: str,
         around: Around,
         *,
-        otherwise: str | Message,
+        without: str | Message,
         lost: Sequence[str] = (),
         raises: tuple[type[Exception], ...] = (),
     ) -> bool:
@@ -80,7 +106,7 @@ class Patches:
             owner: a class or a module.
             name: the method or function.
             around: a generator function that takes the same arguments and yields once.
-            otherwise: what is not recorded where the name is missing.
+            without: what is not recorded where the name is missing.
             lost: the phases and keys of key data that this means, by name.
             raises: what `around` may raise because it is for the user, e.g. ConfigError.
         """
@@ -89,7 +115,7 @@ class Patches:
         kind = type(found) if isinstance(found, (staticmethod, classmethod)) else None
         function = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
         if not callable(function):
-            self.note_missing(where, otherwise, lost)
+            self.note_missing(where, without, lost)
             return False
         if getattr(function, _MARK, None) is not None:
             return False
@@ -141,9 +167,9 @@ class Patches:
         setattr(replaced, _MARK, found.__func__)
         setattr(owner, name, classmethod(replaced))
 
-    def note_missing(self, what: str, otherwise: str | Message, lost: Sequence[str] = ()) -> None:
+    def note_missing(self, what: str, without: str | Message, lost: Sequence[str] = ()) -> None:
         """Remember that `what` was not found, and what follows from it."""
-        said = message("trainer.means", what=what, otherwise=otherwise)
+        said = message("trainer.means", what=what, otherwise=without)
         if said not in self._missing:
             self._missing[said] = True
         for name in lost:
@@ -168,13 +194,10 @@ class Patches:
             self._copies[function] = copy
         return function
 
-    def play(self, owner: Any, name: str, probe_of: Callable[[], Probe | None]) -> None:
+    def play(self, owner: Any, name: str) -> None:
         """Let what a method that `wrap` wrapped returns be a rollout: recorded, or played.
 
         Its batch is what the method is given behind `self`.
-
-        Args:
-            probe_of: returns the probe of the training that runs, None if there is none.
 
         Raises:
             LookupError: the method is not wrapped.
@@ -182,8 +205,7 @@ class Patches:
         function = self.run_instead(owner, name, None)
 
         def through(instance: Any, *args: Any, **kwargs: Any) -> Any:
-            probe = probe_of()
-            if probe is None:
+            if (probe := self.probe) is None:
                 return function(instance, *args, **kwargs)
 
             def generate(batch: dict[str, Any]) -> Any:

@@ -28,9 +28,9 @@ from mindrlhf_msprobe.live.process import (
     Uncompared,
 )
 from mindrlhf_msprobe.log import logger
-from mindrlhf_msprobe.storage.directory.job import world_of
 from mindrlhf_msprobe.storage.layout import findings_name
 from mindrlhf_msprobe.storage.reading.reader import open_run
+from mindrlhf_msprobe.storage.writing.directory import world_of
 
 #: Takes a phase and the name of a cell.
 LookCloser = Callable[[str, str], None]

@@ -15,7 +15,7 @@ from mindrlhf_msprobe.capture.cells import is_jitted, named_cells
 from mindrlhf_msprobe.capture.framework.hooks import has_hooks_of_others
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, gradients_flow, no_gradients
 from mindrlhf_msprobe.capture.graph.probes import SITES
-from mindrlhf_msprobe.capture.graph.wrappers import number_of
+from mindrlhf_msprobe.capture.graph.watched import number_of
 from mindrlhf_msprobe.capture.opening.observer import CellCall, OperatorCall
 from mindrlhf_msprobe.capture.operators.interception import not_intercepted
 from mindrlhf_msprobe.capture.operators.inventory import Operator

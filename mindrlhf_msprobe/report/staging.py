@@ -21,7 +21,7 @@ from mindrlhf_msprobe.storage.outputs import (
     refuse_directory,
     refuse_inside,
     remove_stale,
-    staging_directory,
+    staging,
 )
 
 VERDICT_FILE = "verdict.json"
@@ -58,15 +58,9 @@ def staged(output: Path) -> Iterator[Path]:
         refuse_inside(output)
         output.mkdir(parents=True, exist_ok=True)
         _remove_stale(output)
-        directory = staging_directory(output, _PREFIX)
-        try:
+        with staging(output, _PREFIX, lambda stage: _roll_back(stage, output)) as directory:
             yield directory
             _replace(directory, output)
-        except BaseException:
-            _roll_back(directory, output)
-            raise
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -228,7 +222,7 @@ def _tables(directory: Path) -> dict[str, str]:
 
 
 def _verdict_in(directory: Path) -> dict[str, Any]:
-    """Return the content of a directory's verdict.json; of none, or what is no object, {}."""
+    """Return the content of a directory's verdict.json; {} where it is missing or no object."""
     path = directory / VERDICT_FILE
     try:
         status = os.lstat(path)  # no link, and no pipe that would wait

@@ -31,7 +31,7 @@ _OF_FILES = (".csv", ".html", ".json", ".xlsx")
 
 
 class OutputError(RunError):
-    """Something cannot be written where it is asked for.
+    """Something cannot be written where it is to go.
 
     Attributes:
         comparison: what was to be written there, where it was finished before this showed;
@@ -174,9 +174,7 @@ def replaced(*paths: Path) -> Iterator[list[Path]]:
     try:
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale(first.parent, _PREFIX)
-        stage = staging_directory(first.parent, _PREFIX)
-        try:
+        with staging(first.parent, _PREFIX) as stage:
             parts = [stage / f"{number}{path.suffix}" for number, path in enumerate(paths)]
             yield parts
             kept = [part.with_name(f"before-{part.name}") for part in parts]
@@ -194,8 +192,6 @@ def replaced(*paths: Path) -> Iterator[list[Path]]:
                 for path, before in zip(done, kept):
                     os.replace(before, path) if before.exists() else path.unlink()
                 raise
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)
     except BaseException as error:
         for directory in new:
             with contextlib.suppress(OSError):
@@ -207,19 +203,30 @@ def replaced(*paths: Path) -> Iterator[list[Path]]:
         raise OutputError.saying("error.file_unwritten", path=str(first), why=why) from None
 
 
-def staging_directory(directory: Path, prefix: str) -> Path:
-    """Make a hidden directory in which files are made before they take their places."""
-    return Path(tempfile.mkdtemp(prefix=f"{prefix}.{host()}.{os.getpid()}.", dir=directory))
-
-
-def remove_stale(
+@contextlib.contextmanager
+def staging(
     directory: Path, prefix: str, undo: Callable[[Path], None] = lambda _: None
-) -> None:
-    """Remove such directories of processes that were killed.
+) -> Iterator[Path]:
+    """Yield a hidden directory in which files are made before they take their places.
+
+    Those of processes that were killed go.
 
     Args:
-        undo: is given each before it goes.
+        undo: is given a directory before it goes, where an exception or a kill ended the work.
     """
+    remove_stale(directory, prefix, undo)
+    stage = Path(tempfile.mkdtemp(prefix=f"{prefix}.{host()}.{os.getpid()}.", dir=directory))
+    try:
+        yield stage
+    except BaseException:
+        undo(stage)
+        raise
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def remove_stale(directory: Path, prefix: str, undo: Callable[[Path], None]) -> None:
+    """Remove the staging directories of processes that were killed; `undo` is given each before."""
     for path in directory.glob(f"{prefix}.*"):
         if path.is_dir() and not path.is_symlink() and _is_stale(path):
             undo(path)

@@ -27,7 +27,7 @@ WIDTH, END = 4, 1
 
 @pytest.fixture(scope="module")
 def network():
-    """Return a network that chooses its tokens in numpy; a CPU lacks kernels to do it otherwise."""
+    """Return a network that chooses its tokens in numpy; a CPU lacks kernels for that."""
     made = paged.training_network()
     made.argmax = ops.argmax
     with patch.object(logits_process, "run_using_numpy", lambda: True):
@@ -46,7 +46,9 @@ def generated(path, network, *, prompts=PROMPTS, probed=True, **given):
     )
     settings = {"msprobe": True, "key_data_dump": True, "dump_path": str(path)}
     session = Session(Probe.from_config(settings)) if probed else None
-    watcher = MindFormersGeneration(Patches("test"), lambda: session)
+    patches = Patches("test")
+    patches.record(session)
+    watcher = MindFormersGeneration(patches)
     if session is not None:
         watcher.watch(session, network, (WIDTH, prompts.shape[1]))
     around = watcher.generating() if probed else nullcontext()
@@ -121,7 +123,9 @@ def test_a_network_of_another_training_is_not_looked_at(tmp_path, network):
     """Nor is what is generated outside a rollout."""
     settings = {"msprobe": True, "key_data_dump": True, "dump_path": str(tmp_path / "run")}
     session = Session(Probe.from_config(settings))
-    watcher = MindFormersGeneration(Patches("test"), lambda: session)
+    patches = Patches("test")
+    patches.record(session)
+    watcher = MindFormersGeneration(patches)
     network.__class__ = type("Policy", (LlamaForCausalLM,), {})
     watcher.watch(session, network, (0, 0))
     network.generate(PROMPTS, max_new_tokens=1, do_sample=False)  # outside

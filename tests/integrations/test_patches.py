@@ -42,7 +42,7 @@ def wrap(kind, around, *names, strict=False, **options):
     patches = Patches("a trainer")
     patches.strict = strict
     return [
-        patches.wrap(kind, name, around, otherwise="-", **options) for name in names or ("train",)
+        patches.wrap(kind, name, around, without="-", **options) for name in names or ("train",)
     ]
 
 
@@ -94,11 +94,11 @@ def test_a_method_is_wrapped_once_and_an_inherited_one_for_the_subclass_alone(wo
 
 def test_missing_names_are_said_once_with_what_follows(said, worker):
     patches = Patches("the trainer")
-    assert not patches.wrap(worker, "fit", lambda self: (yield), otherwise="x is not recorded")
+    assert not patches.wrap(worker, "fit", lambda self: (yield), without="x is not recorded")
     patches.note_missing("Critic", "y neither", ["values"])
     patches.note_missing("Critic", "y neither", ["critic_update"])
     module = SimpleNamespace(__name__="mod", version="1")
-    assert not patches.wrap(module, "version", lambda: (yield), otherwise="z neither")
+    assert not patches.wrap(module, "version", lambda: (yield), without="z neither")
     noted = []
     patches.report(lambda *lost: noted.append(lost))
     patches.report(lambda *lost: noted.append(lost))  # of the next training

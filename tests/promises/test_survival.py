@@ -181,12 +181,12 @@ def test_a_record_whose_elements_are_lost_says_why(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(phase_files, "save_npy", full)
-    first = [writer.save_tensor("actor_update", 0, n, np.ones(4), "x:1") for n in ("a", "b")]
-    writer.append_entry("actor_update", 0, entry("early", *first))
+    first = [writer.sink("actor_update", 0).save(n, np.ones(4), "x:1") for n in ("a", "b")]
+    writer.sink("actor_update", 0).append(entry("early", *first))
     writer.wait()
     monkeypatch.setattr(phase_files, "save_npy", real)
-    second = writer.save_tensor("actor_update", 0, "c", np.ones(4), "x:1")
-    writer.append_entry("actor_update", 0, entry("late", second))
+    second = writer.sink("actor_update", 0).save("c", np.ones(4), "x:1")
+    writer.sink("actor_update", 0).append(entry("late", second))
     writer.end_step(0, lost)
     early, late = open_run(tmp_path).entries()
     reasons = [record.leaf.why and str(record.leaf.why) for record in early.records]
@@ -210,7 +210,7 @@ def test_a_line_that_is_written_in_part_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(phase_files, "write_all", half)
     for name in ("a", "b", "c"):
-        writer.append_entry("actor_update", 0, entry(name, frames=("frame",)))
+        writer.sink("actor_update", 0).append(entry(name, frames=("frame",)))
     writer.end_step(0, lost)
     run = open_run(tmp_path)
     assert [e.cell for e in run.entries()] == ["a", "c"]
@@ -225,13 +225,13 @@ def test_a_phase_that_is_removed_or_moved_while_it_is_written_is_a_counted_loss(
     gone = tmp_path / "run/actor_update"
     for step, take_away in enumerate([shutil.rmtree, lambda path: path.rename(tmp_path / "x")]):
         for name in ("a", "b"):
-            writer.append_entry("actor_update", step, entry(name))
+            writer.sink("actor_update", step).append(entry(name))
         writer.wait()
         take_away(gone)
-        writer.append_entry("actor_update", step, entry("c"))
+        writer.sink("actor_update", step).append(entry("c"))
         writer.end_step(step, lost)
         assert words(lost) == {"an entry": 3 * (step + 1)}
-    writer.append_entry("actor_update", 2, entry("d"))
+    writer.sink("actor_update", 2).append(entry("d"))
     writer.end_step(2, lost)
     writer.close()
     run = open_run(tmp_path / "run")
@@ -250,5 +250,5 @@ def test_memory_and_files_do_not_grow_with_the_steps(tmp_path):
         recording.end_step()
         fds.append(len(list(Path("/proc/self/fd").iterdir())))
     assert len(set(fds[1:])) == 1
-    assert recording.writer._phases == {}
+    assert recording.writer._sinks == {}
     recording.close()

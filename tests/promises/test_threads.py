@@ -137,9 +137,9 @@ def test_a_late_entry_is_counted_and_destroys_nothing(tmp_path: Path) -> None:
     writer = recording.writer
     line = JournalLine("Cell.b.Dense.forward.0", 9, 10, values={"input_args": [], "output": []})
     with pytest.raises(StepEndedError):
-        writer.append_entry("actor_update", 0, line)
+        writer.sink("actor_update", 0).append(line)
     with pytest.raises(StepEndedError):
-        writer.save_tensor("actor_update", 0, "late", np.ones(3), None)
+        writer.sink("actor_update", 0).save("late", np.ones(3), None)
     with pytest.raises(StepEndedError):
         writer.save_key_data("loss", 0, 1, lambda: {"data": None}, {})
     recording.close()

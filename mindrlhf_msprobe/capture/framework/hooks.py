@@ -81,10 +81,12 @@ class _Reduce:
         return cleaned
 
 
-#: Arguments and keyword arguments of a cell.
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+#: Arguments and keyword arguments of a cell, and both.
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Arguments = tuple[Args, Kwargs]
 #: Takes a cell and what it is called with; returns what to call it with instead, or None.
-Before = Callable[[nn.Cell, tuple[Any, ...], dict[str, Any]], "Arguments | None"]
+Before = Callable[[nn.Cell, Args, Kwargs], "Arguments | None"]
 #: Takes a cell and what it returned; returns what its caller gets instead, or None.
 After = Callable[[nn.Cell, Any], Any]
 

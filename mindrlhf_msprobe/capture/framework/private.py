@@ -56,7 +56,7 @@ class PrivateName:
         name: the name itself, dotted where it lies deeper.
         lost: the code of what cannot be recorded without it (report/messages: `mindspore.…`); ""
             where nothing is lost but time.
-        owner: what is asked for it.
+        owner: what has it, or not.
         versions: which MindSpore has it; "" all that are supported.
     """
 
@@ -205,7 +205,7 @@ def not_on_top(cell: nn.Cell) -> Iterator[None]:
         attributes["is_top_cell"] = True
 
 
-#: What every cell holds, and no trainer sets; MindSpore 2.7. Later versions are asked beside.
+#: What every cell holds, and no trainer sets; MindSpore 2.7. Later versions add some.
 OF_EVERY_CELL = frozenset(
     [
         *("training", "requires_grad", "is_top_cell", "arguments_key", "cell_type"),

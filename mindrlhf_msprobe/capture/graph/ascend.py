@@ -1,44 +1,300 @@
 """The nodes that hand over what passes in a graph on Ascend: files that the device writes.
 
-The writing itself is tensor_dump.py's, which has not run on Ascend yet; all else of it runs
-on CPU, with stand_in.py in its place.
+The writing itself is tensor_dump.py's, which has not run on Ascend yet; all else of it runs on CPU.
 
 The device hands what it dumps to a thread of the host, which writes it later, in order. So a mark
-that is dumped last has been written when everything has.
+that is dumped last has been written when everything has. A file has the number of its probe, not
+that of a call: files come in the order in which they were written, so a tensor belongs to the call
+of its cell that was opened last, and a gradient to the last call of its cell that has had none yet.
+
+Where no elements are recorded, what leaves the graph for a tensor is an array of at most 48 bytes,
+whatever its size: `reduced` is compiled into it, and `leaf_of` reads it. The edges of integers
+stand in it as digits of 16 bits. max and min are exact. mean and norm come of sums in float32 (in
+float64 for float64 tensors), along rows, then over the rows, of elements over the largest of them,
+so that no square overflows. There is no fingerprint: inside a graph MindSpore has no operator that
+reads a tensor's bits. Every operator here is in the graph once for each tensor, so they are few.
 """
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import mindspore
 import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.ops import functional as F
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR
-from mindrlhf_msprobe.capture.graph import reading
 from mindrlhf_msprobe.capture.graph.folder import FENCE, FOLDERS
-from mindrlhf_msprobe.capture.graph.keydata import DATA, NO_CELL, VALUES
-from mindrlhf_msprobe.capture.graph.probes import SITES, Question, Site
-from mindrlhf_msprobe.capture.graph.reduced import EMPTY, REDUCTION, WHOLE, reduced
-from mindrlhf_msprobe.capture.graph.structure import Lines, Visit
-from mindrlhf_msprobe.capture.graph.switch import stands_in
+from mindrlhf_msprobe.capture.graph.keydata import DATA, VALUES
+from mindrlhf_msprobe.capture.graph.probes import (
+    NO_CELL,
+    SITES,
+    Lines,
+    Question,
+    Site,
+    Visit,
+    as_recorded,
+    nothing_of,
+    reduces,
+)
+from mindrlhf_msprobe.capture.graph.tensor_dump import dump, dump_gradient, write_now
+from mindrlhf_msprobe.capture.tensors.tree import TensorOutline
+from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.storage.arrays.npy import open_npy
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.writing.graph_files import GraphFile
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.graph.calls import Receiver
 
-if stands_in():
-    from mindrlhf_msprobe.capture.graph.stand_in import dump, dump_gradient, write_now
-else:
-    from mindrlhf_msprobe.capture.graph.tensor_dump import dump, dump_gradient, write_now
+#: How a tensor leaves the graph: as it is, or as statistics of floats, of integers, of bools. Of an
+#: empty one only the news leaves it: it has no elements.
+WHOLE, FLOATS, WIDE_FLOATS, INTEGERS, UNSIGNED, BOOLS, EMPTY = (
+    *("whole", "floats", "wide floats"),
+    *("integers", "unsigned", "bools", "empty"),
+)
+_KINDS = {"Float16": FLOATS, "BFloat16": FLOATS, "Float32": FLOATS, "Float64": WIDE_FLOATS}
+_KINDS |= dict.fromkeys(("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32"), INTEGERS)
+_KINDS |= {"UInt64": UNSIGNED, "Bool": BOOLS}
+
+_LENGTHS = {FLOATS: 6, WIDE_FLOATS: 6, INTEGERS: 10, UNSIGNED: 10, BOOLS: 2}
+
+#: The most bytes that leave the graph for a tensor that is reduced.
+MOST_BYTES = 6 * 8
+
+_BASE = 1 << 16
+_DIGITS = 4  # of an integer of 64 bits
+_ONE = Tensor(np.zeros(1, np.float32))
 
 
+class _Reduction(Question):
+    """How a tensor of a cell leaves the graph."""
+
+    in_python = WHOLE
+
+    def answer(self, cell: int, tensor: Any) -> str:
+        if not isinstance(tensor, TensorOutline):
+            return WHOLE
+        if 0 in tensor.shape:
+            return EMPTY
+        if cell == NO_CELL or cell in SITES.whole or not reduces():
+            return WHOLE
+        return _KINDS.get(tensor.dtype, WHOLE)
+
+
+class _Rows(Question):
+    """A shape of two axes, as near to a square as it can be, into which a tensor fits."""
+
+    in_python = 1, -1  # not read
+
+    def answer(self, tensor: Any) -> tuple[int, int]:
+        size = math.prod(tensor.shape)
+        rows = next(n for n in range(math.isqrt(size), 0, -1) if size % n == 0)
+        return rows, size // rows
+
+
+REDUCTION = _Reduction()
+ROWS = _Rows()
 _depend = ops.Depend()
-READING = reading.GraphReading()
+_stack = ops.Stack(0)
+_bitwise_and = ops.BitwiseAnd()
+_right_shift = ops.RightShift()
+_LOW = Tensor(_BASE - 1, mindspore.int64)
+_SHIFTS = tuple(Tensor(16 * n, mindspore.int64) for n in range(_DIGITS - 1, -1, -1))
+_LOWEST = Tensor(np.int64(-(1 << 63)))
+#: No zero, by which the elements are divided where all of them are zero.
+_SMALLEST = {
+    FLOATS: float(np.finfo(np.float32).tiny),
+    WIDE_FLOATS: float(np.finfo(np.float64).tiny),
+}
+_SMALLEST32 = Tensor(_SMALLEST[FLOATS], mindspore.float32)
+_SMALLEST64 = Tensor(_SMALLEST[WIDE_FLOATS], mindspore.float64)
+
+
+def reduced(how, tensor):
+    """Return what leaves the graph for a tensor."""
+    if how == "whole":
+        return tensor
+    if how == "empty":
+        return _depend(_ONE, tensor)
+    rows = F.reshape(tensor, ROWS(tensor))
+    if how == "floats":
+        values = F.cast(rows, mindspore.float32)
+        edges = (F.reduce_max(values), F.reduce_min(values))
+        return _stack(edges + _sums(values, edges, _SMALLEST32) + _counts(values))
+    if how == "wide floats":
+        edges = (F.reduce_max(rows), F.reduce_min(rows))
+        counts = _counts(rows)
+        counts = (F.cast(counts[0], mindspore.float64), F.cast(counts[1], mindspore.float64))
+        return _stack(edges + _sums(rows, edges, _SMALLEST64) + counts)
+    values = F.cast(rows, mindspore.float32)
+    edges = (F.reduce_max(values), F.reduce_min(values))
+    if how == "bools":
+        return _stack(edges)
+    exact = F.cast(rows, mindspore.int64)
+    if how == "unsigned":  # in the order of its values: the host takes the same off again
+        exact = exact + _LOWEST
+    digits = _digits(F.reduce_max(exact)) + _digits(F.reduce_min(exact))
+    return _stack(_sums(values, edges, _SMALLEST32) + digits)
+
+
+def _sums(values, edges, smallest):
+    """Return the sum and the sum of squares, of values over the largest of them."""
+    scaled = values / F.maximum(F.maximum(edges[0], -edges[1]), smallest)
+    return (_total(scaled), _total(scaled * scaled))
+
+
+def _total(rows):
+    return F.reduce_sum(F.reduce_sum(rows, 1))
+
+
+def _counts(values):
+    """Return how many are NaN, and how many infinite."""
+    nans, infs = F.isnan(values), F.isinf(values)
+    return (
+        F.reduce_sum(F.cast(nans, mindspore.float32)),
+        F.reduce_sum(F.cast(infs, mindspore.float32)),
+    )
+
+
+def _digits(number):
+    digits = ()
+    for shift in _SHIFTS:
+        digit = _bitwise_and(_right_shift(number, shift), _LOW)
+        digits = (*digits, F.cast(digit, mindspore.float32))
+    return digits
+
+
+def leaf_of(tensor: TensorOutline, numbers: np.ndarray) -> Leaf:
+    """Return the description of a tensor for which `reduced` returned some numbers.
+
+    Raises:
+        ValueError: these are not as many numbers as it returns.
+    """
+    how, size = _KINDS[tensor.dtype], math.prod(tensor.shape)
+    if numbers.shape != (_LENGTHS[how],):
+        known = {"shape": str(numbers.shape), "expected": f"({_LENGTHS[how]},)"}
+        raise ValueError(message("fault.statistics", **known))
+    found = [float(number) for number in numbers]
+    given: dict[str, Any] = {"type": "mindspore.Tensor", "dtype": tensor.dtype}
+    given |= {"shape": tensor.shape, "nan_count": 0, "inf_count": 0}
+    if how == BOOLS:
+        return Leaf(**given, max=bool(found[0]), min=bool(found[1]))
+    if how in (FLOATS, WIDE_FLOATS):
+        largest, smallest, total, squares, nans, infs = found
+        given |= {"nan_count": round(nans), "inf_count": round(infs)}
+        if nans:  # on some devices a maximum passes over it
+            return Leaf(**given, max=math.nan, min=math.nan, mean=math.nan, norm=math.nan)
+        if infs:
+            mean = sum(edge for edge in (largest, smallest) if math.isinf(edge))
+            return Leaf(**given, max=largest, min=smallest, mean=mean, norm=math.inf)
+        scale = max(largest, -smallest, _SMALLEST[how])
+    else:
+        total, squares = found[:2]
+        edges = [_number(found[at : at + _DIGITS]) for at in (2, 2 + _DIGITS)]
+        half = 1 << 63
+        edges = [edge - (edge >= half) * 2 * half + (how == UNSIGNED) * half for edge in edges]
+        largest, smallest = edges
+        scale = max(*(abs(float(np.float32(edge))) for edge in edges), _SMALLEST[FLOATS])
+    norm = math.sqrt(squares) * scale
+    return Leaf(**given, max=largest, min=smallest, mean=total / size * scale, norm=norm)
+
+
+def _number(digits: list[float]) -> int:
+    return functools.reduce(lambda number, digit: number * _BASE + round(digit), digits, 0)
+
+
+OPEN, TENSOR, CLOSE, GRADIENT = "open", "tensor", "close", "gradient"
+#: What the kind of a file begins with that holds the statistics of a tensor, not its elements; and
+#: that of one that is of key data.
+REDUCED, OF_KEY_DATA = "reduced_", "value_"
+_TENSORS, _GRADIENTS = {TENSOR, REDUCED + TENSOR}, {GRADIENT, REDUCED + GRADIENT}
+_OF_PHASES = frozenset({OPEN, CLOSE, *_TENSORS, *_GRADIENTS})
+
+
+class GraphReading:
+    """Hands each file to the phase that is open, or to the current probe as key data.
+
+    It hands over what the host functions of probes.py would.
+    """
+
+    def __init__(self) -> None:
+        self._receiver: Receiver | None = None
+        # The calls of a cell that are open, and those whose tensors have had no gradient yet.
+        self._running: dict[int, list[int]] = {}
+        self._without: dict[int, list[int]] = {}
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether a phase is open."""
+        return SITES.receiver is not None
+
+    def wants(self, kind: str) -> bool:
+        """Return whether files of a kind are read now; if not, they are removed."""
+        if kind.startswith(OF_KEY_DATA):
+            return CURRENT.probe is not None
+        return kind == FENCE or (kind in _OF_PHASES and SITES.receiver is not None)
+
+    def is_payload(self, kind: str) -> bool:
+        """Return whether files of a kind hold what is recorded, and may be lost."""
+        return kind.removeprefix(OF_KEY_DATA) in _TENSORS | _GRADIENTS
+
+    def take(self, file: GraphFile) -> None:
+        """Hand over what a file holds."""
+        self._hand_over(file, lost=False)
+
+    def lose(self, file: GraphFile, error: Exception) -> None:
+        """Count what a file held; what came before and after it stays in its place."""
+        self._hand_over(file, lost=True)
+        self.fault(error, file.kind)
+
+    def fault(self, error: Exception, kind: str = "") -> None:
+        """Count a file that cannot be read."""
+        taker = VALUES if kind.startswith(OF_KEY_DATA) else SITES.receiver
+        if taker is not None:
+            taker.fault(message("lost.graph_file"), error)
+
+    def _hand_over(self, file: GraphFile, *, lost: bool) -> None:
+        receiver, site = SITES.receiver, SITES[file.probe]
+        if receiver is not self._receiver:
+            self._receiver, self._without = receiver, {}
+            self._running = {NO_CELL: self._running.get(NO_CELL, [])}
+        taker = SITES.taker_of(site)
+        if taker is None:
+            return
+        kind, running = file.kind.removeprefix(OF_KEY_DATA), self._running
+        if kind == OPEN:
+            running.setdefault(site.cell, []).append(taker.opened(site))
+        elif kind == CLOSE:
+            taker.closed(running[site.cell].pop(), site)
+        elif kind in _TENSORS:
+            call = running[site.cell][-1]
+            self._without.setdefault(file.probe, []).append(call)
+            if not lost:
+                taker.tensor(call, site, _found(file, site))
+        elif kind in _GRADIENTS:  # the last call of a cell has its gradient first
+            call = 0 if site.cell == NO_CELL else self._without[file.probe].pop()
+            if not lost:
+                taker.gradient(call, site, _found(file, site))
+
+
+def _found(file: GraphFile, site: Site) -> np.ndarray | Leaf:
+    if file.kind.startswith(REDUCED):
+        return leaf_of(site.outline, open_npy(file.path))
+    if 0 in site.outline.shape:  # the file says only that it was there
+        return nothing_of(site.outline)
+    elements = open_npy(file.path)
+    return as_recorded(elements.reshape(site.outline.shape), site.outline)
+
+
+READING = GraphReading()
 MARK = Tensor(np.zeros(1, np.int32))
 
 
@@ -68,36 +324,37 @@ class _File(Question):
     ) -> str:
         """Return the path."""
         number = SITES.number(Site(cell, part, path, value))
-        kind = kind if how in (WHOLE, EMPTY) else reading.REDUCED + kind
+        kind = kind if how in (WHOLE, EMPTY) else REDUCED + kind
+        kind = OF_KEY_DATA + kind if cell == NO_CELL else kind
         return FOLDERS.file(f"{kind}.{number}", lambda: READING)
 
 
 FILE = _File()
 
 
-def opened(cell, given):
+def opened(cell, path, given):
     """Open a call and return what stands for it."""
-    dump(FILE(reading.OPEN, cell, "", (), given), MARK)
+    dump(FILE(OPEN, cell, "", path, given), MARK)
     return MARK
 
 
-def closed(cell, call, returned):
+def closed(cell, path, call, returned):
     """Close a call."""
-    dump(FILE(reading.CLOSE, cell, "", (), returned), call)
+    dump(FILE(CLOSE, cell, "", path, returned), call)
 
 
 def handed_over(cell, part, path, tensor, call):
     """Hand a tensor over."""
     how = REDUCTION(cell, tensor)
-    dump(FILE(reading.TENSOR, cell, part, path, tensor, how), reduced(how, F.stop_gradient(tensor)))
+    dump(FILE(TENSOR, cell, part, path, tensor, how), reduced(how, F.stop_gradient(tensor)))
 
 
 def watched(cell, part, path, tensor, call):
     """Hand a tensor over, and later its gradient; return the tensor."""
     how = REDUCTION(cell, tensor)
     leaves = reduced(how, F.stop_gradient(tensor))
-    written = _depend(MARK, dump(FILE(reading.TENSOR, cell, part, path, tensor, how), leaves))
-    return BORDER(tensor, FILE(reading.GRADIENT, cell, part, path, tensor, how), how, written)
+    written = _depend(MARK, dump(FILE(TENSOR, cell, part, path, tensor, how), leaves))
+    return BORDER(tensor, FILE(GRADIENT, cell, part, path, tensor, how), how, written)
 
 
 # What a call is given and what it returns.
@@ -105,16 +362,25 @@ def watched(cell, part, path, tensor, call):
 _HEAD = ("from mindrlhf_msprobe.capture.graph.ascend import closed, handed_over, opened, watched",)
 
 
-def entering(visit: Visit, returned: str) -> Lines:
-    """Write the function that opens a call, hands over tensors of it and returns an expression."""
-    opening = f"call = opened(constants[0], {visit.source})"
-    return _HEAD, (opening, *_handing_over(visit), f"return {returned}"), (visit.cell,)
+def entering(visit: Visit, returned: str, *, ends: bool = False) -> Lines:
+    """Write the function that opens a call, hands over tensors of it and returns an expression.
+
+    Args:
+        ends: whether that closes the call, too.
+    """
+    opening = f"call = opened(constants[0], {visit.path!r}, {visit.source})"
+    closing = [_closing(visit)] if ends else []
+    lines = opening, *_handing_over(visit), *closing, f"return {returned}"
+    return _HEAD, lines, (visit.cell,)
 
 
 def leaving(visit: Visit, returned: str) -> Lines:
     """Write the function that hands over what a call returns and closes it; as `entering`."""
-    closing = f"closed(constants[0], call, {visit.source})"
-    return _HEAD, (*_handing_over(visit), closing, f"return {returned}"), (visit.cell,)
+    return _HEAD, (*_handing_over(visit), _closing(visit), f"return {returned}"), (visit.cell,)
+
+
+def _closing(visit: Visit) -> str:
+    return f"closed(constants[0], {visit.path!r}, call, {visit.source})"
 
 
 def _handing_over(visit: Visit) -> Iterator[str]:
@@ -142,7 +408,7 @@ def before_phase() -> None:
     try:
         wait()
     except OSError as error:  # they do not come, or the folder cannot be listed
-        VALUES.fault(error)
+        VALUES.fault(message("lost.graph_files"), error)
 
 
 VALUES.flush = before_phase
@@ -156,27 +422,9 @@ def after_phase(receiver: Receiver) -> None:
         receiver.fault(message("lost.graph_files"), error)
 
 
-# Key data: a value that `save` is given, and the gradient that `save_grad` waits for.
-
-
-def value_opened(name, data):
-    """Open a value that is saved and return what stands for it."""
-    dump(FILE(reading.OPEN_VALUE, NO_CELL, DATA, (name,), data), MARK)
-    return MARK
-
-
-def value_tensor(path, tensor, value):
-    """Hand over a tensor of a value that is saved."""
-    dump(FILE(reading.VALUE, NO_CELL, DATA, path, tensor), F.stop_gradient(tensor))
-
-
-def value_closed(name, data, value):
-    """Close a value that is saved."""
-    dump(FILE(reading.CLOSE_VALUE, NO_CELL, DATA, (name,), data), value)
+# Key data: the gradient that `save_grad` waits for.
 
 
 def gradient_saved(name, tensor):
     """Return a tensor, whose gradient will be saved."""
-    return BORDER(
-        tensor, FILE(reading.VALUE_GRADIENT, NO_CELL, DATA, (name,), tensor), "whole", MARK
-    )
+    return BORDER(tensor, FILE(GRADIENT, NO_CELL, DATA, (name,), tensor), "whole", MARK)

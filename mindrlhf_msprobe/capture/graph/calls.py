@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mindrlhf_msprobe.capture.cells import number_of
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR
 from mindrlhf_msprobe.capture.graph.compiled_graph import Graph, WatchedRun
-from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline, filled
 from mindrlhf_msprobe.capture.graph.probes import SITES, Site
-from mindrlhf_msprobe.capture.graph.wrappers import number_of
 from mindrlhf_msprobe.capture.opening.opening import (
     Call,
     CellSlot,
@@ -24,6 +23,7 @@ from mindrlhf_msprobe.capture.opening.opening import (
     backward_name,
 )
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host
+from mindrlhf_msprobe.capture.tensors.tree import Path, TensorOutline, UnknownOutline, filled
 from mindrlhf_msprobe.capture.words import why_not_in_graph
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage.journal_line import JournalLine
@@ -270,7 +270,12 @@ class GraphCalls:
                 return
             if found.cell in self._optimizers:
                 del self._calls[call]
-                self._emit_parameter_gradients(found)
+                # One entry for each cell whose parameters had a gradient.
+                gradients: dict[str, dict[str, Any]] = {}
+                for (_, (index,)), leaf in sorted(found.tensors.items(), key=lambda t: t[0][1]):
+                    slot, name = self._optimizers[found.cell][index]  # type: ignore[misc]
+                    gradients.setdefault(slot.head, {})[name] = leaf
+                self._opening.append_update(gradients)
                 return
             while self._running and self._running[-1] is not found:
                 self._give_up(self._running.pop())
@@ -461,15 +466,6 @@ class GraphCalls:
                 lambda array: self._opening.parameter_gradient(array, entry, name),
             )
 
-    def _emit_parameter_gradients(self, call: GraphCall) -> None:
-        """Hand on one entry for each cell whose parameters had a gradient."""
-        gradients: dict[str, dict[str, Any]] = {}
-        of_cells = self._optimizers[call.cell]
-        for (_, (index,)), leaf in sorted(call.tensors.items(), key=lambda item: item[0][1]):
-            slot, name = of_cells[index]  # type: ignore[misc]
-            gradients.setdefault(slot.head, {})[name] = leaf
-        self._opening.append_update(gradients)
-
 
 class Receiver:
     """Takes what the probes of running graphs hand over, for each network that holds the cell.
@@ -487,7 +483,7 @@ class Receiver:
 
     def wants(self, graph: Graph) -> bool:
         """Return whether it needs what the next run of a graph hands over."""
-        wants = [network.wants(graph) for network in self._networks]  # each is to be asked
+        wants = [network.wants(graph) for network in self._networks]  # each looks at its calls
         return any(wants)
 
     def begins(self, graph: Graph, probed: bool) -> None:

@@ -14,26 +14,22 @@ import mindspore
 from mindspore import Tensor, nn, ops
 from mindspore.ops import functional as F
 
-from mindrlhf_msprobe.capture.graph.keydata import (
-    CLOSE_VALUE,
-    DATA,
-    NO_CELL,
-    OPEN_VALUE,
-    VALUE_GRADIENT,
-    VALUE_TENSOR,
-)
-from mindrlhf_msprobe.capture.graph.outline import TensorOutline
+from mindrlhf_msprobe.capture.graph.keydata import DATA
 from mindrlhf_msprobe.capture.graph.probes import (
     GRADIENT,
     MOST_TOGETHER,
+    NO_CELL,
     SITE,
     SITES,
+    Found,
     Hands,
+    Lines,
     Site,
+    Visit,
     array_of,
     as_array,
 )
-from mindrlhf_msprobe.capture.graph.structure import Found, Lines, Visit
+from mindrlhf_msprobe.capture.tensors.tree import TensorOutline
 
 _depend = ops.Depend()
 
@@ -72,13 +68,19 @@ _HEAD = (
 )
 
 
-def entering(visit: Visit, returned: str) -> Lines:
-    """Write the function that opens a call, hands over tensors of it and returns an expression."""
+def entering(visit: Visit, returned: str, *, ends: bool = False) -> Lines:
+    """Write the function that opens a call, hands over tensors of it and returns an expression.
+
+    Args:
+        ends: whether that closes the call, too.
+    """
     writing = _Writing(visit)
     first, *others = writing.together()
     writing.hand_over(Hands.ENTERED, first)
     for found in others:
         writing.hand_over(Hands.MORE, found)
+    if ends:
+        writing.hand_over(Hands.LEFT, [])
     return writing.returning(returned)
 
 
@@ -95,7 +97,7 @@ def leaving(visit: Visit, returned: str) -> Lines:
 class _Writing:
     def __init__(self, visit: Visit) -> None:
         self._visit = visit
-        self._call = Site(visit.cell, "", (), visit.outline)
+        self._call = Site(visit.cell, "", visit.path, visit.outline)
         self._head = [*_HEAD]
         self._body = [f"{found.name} = {found.source}" for found in visit.found]
         self._constants: list[Tensor] = []
@@ -150,39 +152,11 @@ def _array(found: Found) -> str:
     return f"reshape({tensor}, (1,))"
 
 
-# Key data: a value that `save` is given, and the gradient that `save_grad` waits for.
+# Key data: the gradient that `save_grad` waits for.
 
-
-class KeyDataBorder(nn.Cell):
-    """Passes a tensor on as it is, and saves the gradient that comes back."""
-
-    def construct(self, tensor, site):
-        """Return the tensor."""
-        return tensor
-
-    def bprop(self, tensor, site, out, dout):
-        """Return the gradient as it is."""
-        return _depend(dout, VALUE_GRADIENT(site, as_array(dout))), site
-
-
-KEY_DATA_BORDER = KeyDataBorder()
-
-
-def value_opened(name, data):
-    """Open a value that is saved and return its number."""
-    return OPEN_VALUE(SITE(NO_CELL, DATA, (name,), data))
-
-
-def value_tensor(path, tensor, value):
-    """Hand over a tensor of a value that is saved."""
-    VALUE_TENSOR(value, SITE(NO_CELL, DATA, path, tensor), as_array(tensor))
-
-
-def value_closed(name, data, value):
-    """Close a value that is saved."""
-    CLOSE_VALUE(value, SITE(NO_CELL, DATA, (name,), data))
+_CALL = Tensor(array_of(1))  # that is recorded
 
 
 def gradient_saved(name, tensor):
     """Return a tensor, whose gradient will be saved."""
-    return KEY_DATA_BORDER(tensor, SITE(NO_CELL, DATA, (name,), tensor))
+    return UNCOMMON_BORDER(tensor, _CALL, SITE(NO_CELL, DATA, (name,), tensor))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.common.message import SpokenError, message
 from mindrlhf_msprobe.common.printable import size as in_words
-from mindrlhf_msprobe.storage.directory.graph_files import (
+from mindrlhf_msprobe.storage.writing.graph_files import (
     GraphFile,
     files_in,
     folder_of,
@@ -32,7 +32,7 @@ from mindrlhf_msprobe.storage.directory.graph_files import (
 )
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.capture.graph.reading import GraphReading
+    from mindrlhf_msprobe.capture.graph.ascend import GraphReading
 
 #: The kind of the files by which one knows that all before them have been written.
 FENCE = "fence"
@@ -57,7 +57,7 @@ class Drain:
     """Empties the folders into which compiled graphs write, while the graphs run.
 
     One thread looks at the folders: fifty times a second while a phase records, more often while
-    files come, seldom otherwise. What nobody wants, because no phase records, is removed unread;
+    files come, else seldom. What nobody wants, because no phase records, is removed unread;
     the rest is read by another thread, in the order in which it was written. When what waits to be
     read takes more room than it may, further tensors are removed unread, and each is reported as
     lost. Several threads may call it. MindSpore is not imported for it.
@@ -75,7 +75,7 @@ class Drain:
         reader: GraphReading,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock = clock  # which no clock of another machine is asked for
+        self._clock = clock  # of this machine
         self._folders = folders
         self._most_bytes = most_bytes
         self._reader = reader
@@ -229,7 +229,7 @@ class Drain:
                 else:
                     self._reader.take(file)
             except Exception as failed:
-                self._reader.fault(failed)
+                self._reader.fault(failed, file.kind)
             finally:
                 _remove(file)
                 self._moved = self._clock()
@@ -379,7 +379,7 @@ class GraphFolders:
 
 
 def _make(run: _Run) -> None:
-    """Make a run's folder, elsewhere where its name is taken by something else."""
+    """Make a run's folder, a temporary one where something else has its name."""
     try:
         run.folder.mkdir(exist_ok=True)
         if not run.folder.is_symlink():

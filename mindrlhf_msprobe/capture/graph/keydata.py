@@ -1,7 +1,7 @@
 """Key data that a compiled graph hands over: what `save` and `save_grad` in a construct become.
 
-A value is opened, its tensors are handed over one by one, and it is closed: then it is saved as one
-value, as it would be in PyNative mode.
+A value is handed over as a call of no cell: when that is closed, it is saved as one value, as it
+would be in PyNative mode.
 """
 
 from __future__ import annotations
@@ -14,23 +14,18 @@ import numpy as np
 from mindspore import Parameter, Tensor, ops
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, has_gradient_graph, is_vectorised
-from mindrlhf_msprobe.capture.graph.outline import Path, TensorOutline, UnknownOutline, filled
 from mindrlhf_msprobe.capture.graph.probes import (
     SITES,
     Question,
     Site,
-    array_of,
-    as_recorded,
-    host_function,
-    number_in,
 )
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, to_host
+from mindrlhf_msprobe.capture.tensors.tree import Path, TensorOutline, UnknownOutline, filled
 from mindrlhf_msprobe.common.current import CURRENT
-from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.storage.leaves import Leaf
 
-#: The number that stands for a cell's where a probe belongs to none.
-NO_CELL = -1
-DATA = "data"
+DATA = "data"  # the part in which the probes of key data stand
 
 
 class _Saving(Question):
@@ -126,7 +121,7 @@ class Values:
         self._open: dict[int, dict[Path, HostTensor]] = {}
         self._strict_fault: Exception | None = None
 
-    def opened(self) -> int:
+    def opened(self, site: Site) -> int:
         """Open a value and return its number; 0 if no probe records it."""
         probe = CURRENT.probe
         if probe is None or not probe.config.key_data_dump:
@@ -135,14 +130,14 @@ class Values:
         self._open[number] = {}
         return number
 
-    def tensor(self, value: int, site: Site, array: np.ndarray) -> None:
-        """Take a tensor of a value; the array is valid until this returns."""
-        if value in self._open:
-            self._open[value][site.path] = _copied(array, site.outline)
+    def tensor(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
+        """Take a tensor of a value; an array is valid until this returns."""
+        if call in self._open:
+            self._open[call][site.path] = _copied(found, site)
 
-    def closed(self, value: int, site: Site) -> None:
+    def closed(self, call: int, site: Site) -> None:
         """Save a value."""
-        tensors = self._open.pop(value, None)
+        tensors = self._open.pop(call, None)
         if tensors is None:
             return
 
@@ -154,12 +149,12 @@ class Values:
 
         SAVE_NOW(site.path[0], filled(site.outline, elements, site.path, key_of=lambda key: key))
 
-    def gradient(self, site: Site, array: np.ndarray) -> None:
-        """Save a gradient; the array is valid until this returns."""
+    def gradient(self, call: int, site: Site, found: np.ndarray | Leaf) -> None:
+        """Save a gradient; an array is valid until this returns."""
         if CURRENT.probe is not None:
-            SAVE_NOW(f"{site.path[0]}_grad", _copied(array, site.outline))
+            SAVE_NOW(f"{site.path[0]}_grad", _copied(found, site))
 
-    def fault(self, error: Exception) -> None:
+    def fault(self, what: Message, error: Exception) -> None:
         """Count a fault; a strict run's waits until no graph runs: it would poison the executor."""
         try:
             CURRENT.fault(message("lost.graph_key_data"), error)
@@ -178,7 +173,7 @@ class Values:
             raise error
 
 
-VALUES = Values()
+VALUES = SITES.values = Values()
 
 
 def snapshot(data: Any) -> Any:
@@ -196,42 +191,5 @@ def snapshot(data: Any) -> Any:
 CURRENT.snapshot = snapshot
 
 
-def _copied(array: np.ndarray, tensor: TensorOutline) -> HostTensor:
-    host = to_host(np.array(as_recorded(array, tensor)))
-    return HostTensor("mindspore.Tensor", tensor.dtype, host.array)
-
-
-# What the running graph calls. Nothing of it may raise: that would poison the executor for good.
-
-
-def _safely(take: Callable[..., int | None]) -> Callable[..., np.ndarray]:
-    def called(*arrays: Any) -> np.ndarray:
-        number = 0
-        try:
-            number = take(*arrays) or 0
-        except Exception as error:
-            VALUES.fault(error)
-        return array_of(number)
-
-    return called
-
-
-OPEN_VALUE = host_function("msprobe_open_value", _safely(lambda _: VALUES.opened()), 1)
-VALUE_TENSOR = host_function(
-    "msprobe_value_tensor",
-    _safely(
-        lambda value, site, array: VALUES.tensor(number_in(value), SITES[number_in(site)], array)
-    ),
-    3,
-)
-CLOSE_VALUE = host_function(
-    "msprobe_close_value",
-    _safely(lambda value, site: VALUES.closed(number_in(value), SITES[number_in(site)])),
-    2,
-)
-VALUE_GRADIENT = host_function(
-    "msprobe_value_gradient",
-    _safely(lambda site, elements: VALUES.gradient(SITES[number_in(site)], elements)),
-    2,
-    in_order=False,
-)
+def _copied(array: Any, site: Site) -> HostTensor:
+    return HostTensor("mindspore.Tensor", site.outline.dtype, to_host(np.array(array)).array)

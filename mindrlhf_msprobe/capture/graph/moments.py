@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.cells import number_of
 from mindrlhf_msprobe.capture.framework.hooks import no_hooks
 from mindrlhf_msprobe.capture.framework.private import (
     BY_PHASE,
@@ -41,7 +42,6 @@ from mindrlhf_msprobe.capture.graph.compiled_graph import (
     may_change_in_place,
 )
 from mindrlhf_msprobe.capture.graph.probes import SITES
-from mindrlhf_msprobe.capture.graph.wrappers import number_of
 from mindrlhf_msprobe.common.message import Message, message
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Compilations:
         Called for each network and optimizer that is watched.
 
         Raises:
-            Exception: whatever keeps MindSpore's executors from being asked.
+            Exception: whatever keeps MindSpore's executors from being replaced.
         """
         with self._lock:
             self._variants.watches += 1
@@ -273,7 +273,7 @@ class Compilations:
         graph = None if call is None else call.graph
         probed = graph is None or call is None or call.probed
         try:
-            with self._compiling, no_hooks(), SITES.asked_for() as cells:
+            with self._compiling, no_hooks(), SITES.collecting() as cells:
                 SITES.differentiated_outside = bool(EXECUTOR.requires_grad())
                 began = perf_counter()
 

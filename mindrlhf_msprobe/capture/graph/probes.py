@@ -1,4 +1,10 @@
-"""The probes of compiled graphs: what the compiler asks, and what running graphs call.
+"""The probes of compiled graphs: what they stand for, and what running graphs call.
+
+What passes in a graph reaches the host by calls of host functions, on Ascend by files. The path for
+Ascend can be tried on CPU: with `MSPROBE_GRAPH_FILES=1` in the environment, tensor_dump.py does
+there what TensorDump does. By files only the statistics are handed over, unless the tensors
+themselves are recorded. With `MSPROBE_GRAPH_REDUCE=0` tensors leave the graph whole, and the host
+makes statistics of them.
 
 A call of a cell is opened by the host function that takes what it is given, which returns a number
 for this very run of it; another takes what it returns, with that number, and closes it. Every
@@ -9,14 +15,16 @@ not matter.
 
 from __future__ import annotations
 
+import ast
 import enum
 import functools
+import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
 import numpy as np
@@ -25,7 +33,7 @@ from mindspore.ops import functional as F
 
 from mindrlhf_msprobe.capture.framework.generated_modules import load
 from mindrlhf_msprobe.capture.framework.private import is_vectorised
-from mindrlhf_msprobe.capture.graph.outline import (
+from mindrlhf_msprobe.capture.tensors.tree import (
     Path,
     TensorOutline,
     UnknownOutline,
@@ -38,7 +46,10 @@ from mindrlhf_msprobe.storage.writing.ledger import GraphCost
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.graph.calls import Receiver
+    from mindrlhf_msprobe.capture.graph.keydata import Values
 
+#: Takes what probes hand over; called from any thread.
+Taker: TypeAlias = "Receiver | Values"
 #: MindSpore's dtypes that are handed over.
 _HANDED_OVER = frozenset(
     (
@@ -49,6 +60,8 @@ _HANDED_OVER = frozenset(
 
 MOST_TOGETHER = 400  # tensors of one call of a host function
 _FAULT = message("lost.graph_handed_over")
+#: The number that stands for a cell's where a probe belongs to none, but to key data.
+NO_CELL = -1
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,7 @@ class Site:
     """What one probe hands over.
 
     Attributes:
-        cell: the cell's number.
+        cell: the cell's number; NO_CELL of what is saved as key data.
         part: input_args, input_kwargs, output, parameters, gradients, or "" for a call as a whole.
         path: where the tensor stands in that part.
         outline: the tensor's outline; of a call as a whole, that of its arguments or its output.
@@ -73,6 +86,7 @@ class Sites:
 
     Attributes:
         receiver: the open phase, or None.
+        values: takes what is saved as key data.
         gaps: cell number → every reason why something of the cell cannot be recorded, once.
         differentiated_outside: whether Python differentiates, in PyNative mode, what is compiled at
             this moment. MindSpore computes wrong gradients of the parameters of a cell that runs
@@ -89,6 +103,7 @@ class Sites:
 
     def __init__(self) -> None:
         self.receiver: Receiver | None = None
+        self.values: Values
         self.gaps: dict[int, dict[Message, None]] = {}
         self.differentiated_outside = False
         self.without_gradients: set[int] = set()
@@ -101,7 +116,7 @@ class Sites:
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._groups: list[list[Site]] = []
         self._group_numbers: dict[tuple[int, ...], int] = {}
-        self._asked: list[set[int]] = []
+        self._collecting: list[set[int]] = []
         self._lock = threading.Lock()
 
     def note_gap(self, cell: int, why: Message) -> None:
@@ -119,16 +134,16 @@ class Sites:
             return tuple(self.gaps.get(cell, ()))
 
     @contextmanager
-    def asked_for(self) -> Iterator[set[int]]:
+    def collecting(self) -> Iterator[set[int]]:
         """Collect the numbers of the cells whose probes are compiled meanwhile."""
         cells: set[int] = set()
         with self._lock:
-            self._asked.append(cells)
+            self._collecting.append(cells)
         try:
             yield cells
         finally:
             with self._lock:
-                self._asked = [asked for asked in self._asked if asked is not cells]
+                self._collecting = [known for known in self._collecting if known is not cells]
 
     def number(self, site: Site) -> int:
         """Return the number of a probe; equal ones share it."""
@@ -141,8 +156,8 @@ class Sites:
                 self._sites.append(site)
                 self.compiled.add(site.cell)
             if site.cell > 0:
-                for asked in self._asked:
-                    asked.add(site.cell)
+                for known in self._collecting:
+                    known.add(site.cell)
             return number
 
     def group(self, sites: Sequence[Site]) -> int:
@@ -160,6 +175,10 @@ class Sites:
 
     def __getitem__(self, number: int) -> Site:
         return self._sites[number]
+
+    def taker_of(self, site: Site) -> Taker | None:
+        """Return who takes what a probe hands over now; None where nobody does."""
+        return self.values if site.cell == NO_CELL else self.receiver
 
 
 SITES = Sites()
@@ -244,7 +263,7 @@ def kind_of(cell: int, value: Any) -> str:
         value: its outline.
 
     Returns:
-        tuple, list or dict; of a tensor parameter, tensor or differentiable; otherwise leave.
+        tuple, list or dict; of a tensor parameter, tensor or differentiable; of all else leave.
     """
     if isinstance(value, TensorOutline) and value.dtype not in _HANDED_OVER:
         SITES.note_gap(cell, message("coverage.dtype", dtype=value.dtype))
@@ -263,15 +282,6 @@ def kind_of(cell: int, value: Any) -> str:
             SITES.note_gap(cell, inside.reason)
     kinds: dict[type, str] = {tuple: "tuple", list: "list", dict: "dict"}
     return kinds.get(type(value), "leave")
-
-
-class _Kind(Question):
-    """How a value is visited."""
-
-    in_python = "leave"
-
-    def answer(self, cell: int, value: Any) -> str:
-        return kind_of(cell, value)
 
 
 class _HoldsParameter(Question):
@@ -302,7 +312,6 @@ class _SiteNumber(Question):
 
 LEFT_ALONE = _LeftAlone()
 HOLDS_PARAMETER = _HoldsParameter()
-KIND = _Kind()
 SITE = _SiteNumber()
 
 
@@ -320,31 +329,35 @@ class Hands(enum.Enum):
 # What the running graph calls. Nothing of it may raise: that would poison the executor for good.
 
 
-def _received(take: Callable[..., Any]) -> Callable[..., np.ndarray]:
+def _received(take: Callable[..., int | None], site_of: Callable[..., Site]) -> Any:
+    """Return a host function.
+
+    Args:
+        take: is given who takes what is handed over, and the arrays.
+        site_of: returns the probe, or the first of them, by the arrays.
+    """
+
     def called(*arrays: Any) -> np.ndarray:
-        began = perf_counter()
-        receiver, cost = SITES.receiver, SITES.cost
-        number = 0
-        if receiver is not None:
+        began, number = perf_counter(), 0
+        site = site_of(*arrays)
+        taker, cost = SITES.taker_of(site), SITES.cost
+        if taker is not None:
             try:
-                number = take(receiver, *arrays) or 0
+                number = take(taker, *arrays) or 0
             except Exception as error:
-                receiver.fault(_FAULT, error)
-        if cost is not None:
-            cost.called(
-                perf_counter() - began, sum(getattr(array, "nbytes", 0) for array in arrays)
-            )
+                taker.fault(_FAULT, error)
+        if cost is not None and site.cell != NO_CELL:
+            size = sum(getattr(array, "nbytes", 0) for array in arrays)
+            cost.called(perf_counter() - began, size)
         return array_of(number)
 
     return called
 
 
-def _take_gradient(
-    receiver: Receiver, call: np.ndarray, site: np.ndarray, elements: np.ndarray
-) -> None:
+def _take_gradient(taker: Taker, call: np.ndarray, site: np.ndarray, elements: np.ndarray) -> None:
     number, of = number_in(call), SITES[number_in(site)]
     if number:
-        receiver.gradient(number, of, as_recorded(elements, of.outline))
+        taker.gradient(number, of, as_recorded(elements, of.outline))
 
 
 def nothing_of(tensor: TensorOutline) -> np.ndarray:
@@ -352,40 +365,33 @@ def nothing_of(tensor: TensorOutline) -> np.ndarray:
     return as_recorded(np.zeros(0, np.uint8), tensor)
 
 
+def _group_in(arrays: Sequence[np.ndarray], hands: Hands) -> list[Site]:
+    """Return the probes that hand over arrays together; the first may be that of the call."""
+    return SITES.sites_in_group(number_in(arrays[0 if hands is Hands.ENTERED else 1]))
+
+
 def _taking_call(hands: Hands) -> Callable[..., int]:
     """Return what takes tensors of one call, and that it begins or ends."""
 
-    def take(receiver: Receiver, *given: np.ndarray) -> int:
+    def take(taker: Taker, *given: np.ndarray) -> int:
+        of_call, *tensors = sites = _group_in(given, hands)
         if hands is Hands.ENTERED:
-            group, *arrays = given
-            of_call, *tensors = SITES.sites_in_group(number_in(group))
-            call = 0 if SITES.only_backward else receiver.opened(of_call)
+            runs_again = SITES.only_backward and of_call.cell != NO_CELL
+            call, arrays = 0 if runs_again else taker.opened(of_call), iter(given[1:])
         else:
-            number, group, *arrays = given
-            call, tensors = number_in(number), SITES.sites_in_group(number_in(group))
-            if hands is Hands.LEFT:
-                of_call, *tensors = tensors
-        if call:
-            _hand_over(receiver, call, tensors, arrays)
+            call, arrays = number_in(given[0]), iter(given[2:])
+        for site in (sites if hands is Hands.MORE else tensors) if call else ():
+            try:  # one that cannot be handed over does not keep back the others
+                empty = 0 in site.outline.shape  # nothing was given to the host for it
+                elements = nothing_of(site.outline) if empty else next(arrays)
+                taker.tensor(call, site, as_recorded(elements, site.outline))
+            except Exception as error:
+                taker.fault(_FAULT, error)
         if hands is Hands.LEFT:
-            receiver.closed(call, of_call)
+            taker.closed(call, of_call)
         return call if hands is Hands.ENTERED else 0
 
     return take
-
-
-def _hand_over(
-    receiver: Receiver, call: int, sites: Sequence[Site], arrays: Iterable[np.ndarray]
-) -> None:
-    """Hand over the tensors of a call; one that cannot be does not keep back the others."""
-    remaining = iter(arrays)
-    for site in sites:
-        try:
-            empty = 0 in site.outline.shape  # nothing was given to the host for it
-            elements = nothing_of(site.outline) if empty else next(remaining)
-            receiver.tensor(call, site, as_recorded(elements, site.outline))
-        except Exception as error:
-            receiver.fault(_FAULT, error)
 
 
 @functools.cache
@@ -462,7 +468,134 @@ def host_function_of(hands: Hands, tensors: int, *, of_parameters: bool = False)
     """
     take, numbers = _taking_call(hands), 1 if hands is Hands.ENTERED else 2
     name = f"msprobe_{hands.value}_{tensors}" + ("_parameters" if of_parameters else "")
-    return host_function(name, _received(take), tensors + numbers, of_parameters=of_parameters)
+    taking = _received(take, lambda *arrays: _group_in(arrays, hands)[0])
+    return host_function(name, taking, tensors + numbers, of_parameters=of_parameters)
 
 
-GRADIENT = host_function("msprobe_gradient", _received(_take_gradient), 3, in_order=False)
+GRADIENT = host_function(
+    "msprobe_gradient",
+    _received(_take_gradient, lambda call, site, elements: SITES[number_in(site)]),
+    3,
+    in_order=False,
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tensor that is handed over.
+
+    Attributes:
+        site: its probe's.
+        source: the expression that is the tensor, where the function begins.
+        name: the variable that holds it then.
+        watched: whether its gradient is handed over, too.
+    """
+
+    site: Site
+    source: str
+    name: str
+    watched: bool
+
+    @property
+    def passed(self) -> str:
+        """The variable that holds what is passed on in the place of a watched tensor."""
+        return f"passed_{self.name}"
+
+
+#: A function that hands over: what its module begins with, its body, and its constants, which it is
+#: called with as its last argument. All that is not the same for all cells whose values have the
+#: same structure stands there.
+Lines = tuple[Sequence[str], Sequence[str], tuple[Any, ...]]
+
+
+class Visit:
+    """Finds the tensors in the values of a cell's call, in the order in which they are handed over.
+
+    Args:
+        cell: the cell's number.
+        gradients: whether the gradients of tensors are handed over, too.
+        path: of what is saved as key data its name.
+
+    Attributes:
+        source, outline: what the call is given, or returns, as a whole: the expression, and its
+            outline.
+        path: see above.
+        found: the tensors.
+    """
+
+    def __init__(
+        self, cell: int, source: str, outline: Any, *, gradients: bool, path: Path = ()
+    ) -> None:
+        self.cell, self.source, self.outline, self.path = cell, source, outline, path
+        self.found: list[Found] = []
+        self._gradients = gradients
+
+    def passed_on(self, part: str, path: Path, value: Any, source: str) -> str:
+        """Find the tensors in a value and return the expression of what is passed on for it.
+
+        Args:
+            value: its outline.
+            source: the expression that is the value.
+        """
+        kind = kind_of(self.cell, value)
+        if kind == "leave":
+            return source
+        if kind in ("tuple", "list", "dict"):
+            items = [*(value.items() if kind == "dict" else enumerate(value))]
+            return self._items_passed_on(kind, part, path, items, source)
+        watched = kind == "differentiable" and self._gradients
+        site = Site(self.cell, part, path, value)
+        found = Found(site, source, f"tensor{len(self.found)}", watched)
+        self.found.append(found)
+        return found.passed if watched else source
+
+    def _items_passed_on(
+        self, kind: str, part: str, path: Path, items: Sequence[tuple[Any, Any]], source: str
+    ) -> str:
+        if not all(_can_be_written(key) for key, _ in items):
+            SITES.note_gap(self.cell, message("coverage.dict_keys"))
+            return source
+        sources = [f"{source}[{key!r}]" for key, _ in items]
+        passed = [
+            self.passed_on(part, (*path, key), item, item_source)
+            for (key, item), item_source in zip(items, sources)
+        ]
+        # The value itself passes: a node behind it would group the sums of its gradient anew.
+        if passed == sources:
+            return source
+        if kind == "dict":
+            return "{" + ", ".join(f"{key!r}: {x}" for (key, _), x in zip(items, passed)) + "}"
+        listed = ", ".join(passed)
+        return f"[{listed}]" if kind == "list" else f"({listed},)"
+
+
+def _can_be_written(key: Any) -> bool:
+    try:
+        return bool(ast.literal_eval(repr(key)) == key)
+    except (SyntaxError, ValueError):
+        return False
+
+
+FILES = "MSPROBE_GRAPH_FILES"
+REDUCE = "MSPROBE_GRAPH_REDUCE"
+
+
+@functools.cache
+def stands_in() -> bool:
+    """Return whether TensorDump is stood in for on a device that does not have it."""
+    return os.environ.get(FILES) == "1" and not _on_ascend()
+
+
+def writes_files() -> bool:
+    """Return whether compiled graphs hand over by files."""
+    return _on_ascend() or stands_in()
+
+
+@functools.cache
+def reduces() -> bool:
+    """Return whether statistics are reduced in the graph where nothing else is recorded."""
+    return writes_files() and os.environ.get(REDUCE) != "0"
+
+
+def _on_ascend() -> bool:
+    return bool(mindspore.get_context("device_target") == "Ascend")

@@ -9,15 +9,28 @@ who takes what the probes hand over; nothing is compiled again.
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MethodType
+from typing import Any
 
 import mindspore
 from mindspore import nn
 
-from mindrlhf_msprobe.capture.cells import named_cells, parameter_owners
+from mindrlhf_msprobe.capture.cells import (
+    CONSTRUCT,
+    NUMBER,
+    WRAPPER,
+    is_wrapped,
+    named_cells,
+    number_of,
+    parameter_owners,
+)
+from mindrlhf_msprobe.capture.framework.generated_modules import function_of
+from mindrlhf_msprobe.capture.framework.hooks import left_out_of_copies
 from mindrlhf_msprobe.capture.framework.private import (
     any_compiled,
     children_of,
@@ -27,23 +40,7 @@ from mindrlhf_msprobe.capture.framework.private import (
     is_recomputed,
 )
 from mindrlhf_msprobe.capture.graph.moments import COMPILATIONS
-from mindrlhf_msprobe.capture.graph.probes import SITES
-from mindrlhf_msprobe.capture.graph.switch import reduces
-from mindrlhf_msprobe.capture.graph.wrappers import (
-    INSIDE_RECOMPUTED,
-    OPTIMIZER,
-    Asked,
-    cell_source,
-    has_been_asked,
-    has_mark,
-    is_wrapped,
-    mark,
-    number_of,
-    optimizer_source,
-    put_back,
-    unwrap,
-    wrap,
-)
+from mindrlhf_msprobe.capture.graph.probes import SITES, reduces
 from mindrlhf_msprobe.capture.opening.opening import CellSlot
 from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.common.message import Message, message
@@ -51,6 +48,203 @@ from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.manifest.coverage import CASTS_INPUTS
 from mindrlhf_msprobe.storage.writing.ledger import GraphCost
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a wrapper hands over.
+
+    Attributes:
+        tensors: the call's inputs and outputs, not only that it happened.
+        parameters: the attributes that hold the cell's own parameters.
+        gradients: the gradients of inputs and outputs.
+        elements: tensors as they are, where the graph would hand over their statistics alone.
+    """
+
+    tensors: bool = True
+    parameters: tuple[str, ...] = ()
+    gradients: bool = False
+    elements: bool = False
+
+    def __or__(self, other: Probed) -> Probed:
+        return Probed(
+            self.tensors or other.tensors,
+            tuple(dict.fromkeys((*self.parameters, *other.parameters))),
+            self.gradients or other.gradients,
+            self.elements or other.elements,
+        )
+
+
+_HEAD = """\
+\"\"\"Probes of {what}.\"\"\"
+
+from mindrlhf_msprobe.capture.graph.compiled import ENTERING, LEAVING, UPDATING
+from mindrlhf_msprobe.capture.graph.probes import HOLDS_PARAMETER, LEFT_ALONE
+
+
+def construct(self, *args, **kwargs):
+    if LEFT_ALONE(self.{NUMBER}):
+        return self.{CONSTRUCT}(*args, **kwargs)
+"""
+
+
+def cell_source(probed: Probed) -> str:
+    """Return the source of a module whose `construct` wraps a cell's.
+
+    What it calls hands over where it stands, not where its result is used: as a statement of its
+    own, or in every branch. MindSpore leaves out what only a branch that is never taken would use.
+    """
+    given = probed.tensors, probed.gradients, probed.parameters
+    watches = probed.tensors and probed.gradients
+    parameters = "".join(f"self.{name}, " for name in probed.parameters)
+    lines = [
+        f"parameters = ({parameters})",
+        f"enter, constants = ENTERING(self.{NUMBER}, {given}, args, kwargs, parameters)",
+    ]
+    enter = "enter(args, kwargs, parameters, constants)"
+    leave = "leave(returned, call, constants)"
+    # Parameters are never passed on by a function of ours: see HOLDS_PARAMETER.
+    if watches:
+        lines += [
+            f"call, seen_args, seen_kwargs = {enter}",
+            f"if HOLDS_PARAMETER(self.{NUMBER}, (args, kwargs)):",
+            f"    returned = self.{CONSTRUCT}(*args, **kwargs)",
+            "else:",
+            f"    returned = self.{CONSTRUCT}(*seen_args, **seen_kwargs)",
+        ]
+    else:
+        lines += [f"call = {enter}", f"returned = self.{CONSTRUCT}(*args, **kwargs)"]
+    lines.append(f"leave, constants = LEAVING(self.{NUMBER}, {given[:2]}, returned)")
+    if watches:
+        lines += [
+            f"if HOLDS_PARAMETER(self.{NUMBER}, returned):",
+            f"    {leave}",
+            "    return returned",
+            f"return {leave}",
+        ]
+    else:
+        lines += [leave, "return returned"]
+    return _source(f"a cell with the parameters {list(probed.parameters)}", lines)
+
+
+def optimizer_source() -> str:
+    """Return the source of a module whose `construct` wraps an optimizer's."""
+    return _source(
+        "an optimizer",
+        [
+            f"enter, constants = UPDATING(self.{NUMBER}, args)",
+            "call = enter(args, constants)",
+            f"leave, constants = LEAVING(self.{NUMBER}, (False, False), ())",
+            "leave((), call, constants)",
+            f"return self.{CONSTRUCT}(*args, **kwargs)",
+        ],
+    )
+
+
+def _source(what: str, lines: list[str]) -> str:
+    head = _HEAD.format(what=what, CONSTRUCT=CONSTRUCT, NUMBER=NUMBER)
+    return head + "".join(f"    {x}\n" for x in lines)
+
+
+_PROBED = "msprobe_probed"
+#: A cell is wrapped as what takes gradients, not as a cell among others.
+OPTIMIZER = "msprobe_optimizer"
+#: A cell lies inside a recomputed one, and is computed again as a part of it.
+INSIDE_RECOMPUTED = "msprobe_inside_recomputed"
+_OWN_CONSTRUCT = "msprobe_own_construct"  # what stood in the cell's own attributes before
+_ALL = (CONSTRUCT, NUMBER, _PROBED, WRAPPER, OPTIMIZER, INSIDE_RECOMPUTED, _OWN_CONSTRUCT)
+_numbers = itertools.count(1)
+
+
+class _Number(int):
+    """A cell's number; a copy of the cell has none, for it is not watched."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> int:
+        return 0
+
+
+def is_probed_for(cell: nn.Cell, probed: Probed) -> bool:
+    """Return whether a cell has, or had while MindSpore compiled, a wrapper for this."""
+    before: Probed | None = vars(cell).get(_PROBED)
+    return before is not None and before | probed == before
+
+
+def wrap(
+    cell: nn.Cell, source: Callable[[Probed], str], probed: Probed, *, shows_signature: bool
+) -> None:
+    """Put a wrapper in the place of a cell's construct, for this and what was before.
+
+    Args:
+        source: returns the source of the wrapper's module.
+        shows_signature: whether the wrapper shows the construct's own signature, not `(*args,
+            **kwargs)`.
+    """
+    attributes = vars(cell)
+    if is_wrapped(cell) and is_probed_for(cell, probed):
+        return
+    if _PROBED not in attributes:
+        attributes[NUMBER] = _Number(next(_numbers))
+        left_out_of_copies(cell, _without)
+    else:
+        probed = probed | attributes[_PROBED]
+    if not is_wrapped(cell):
+        known = attributes.get(CONSTRUCT)
+        _note_own(cell)
+        if known == attributes[CONSTRUCT] and probed == attributes.get(_PROBED):
+            wrapper = attributes[WRAPPER]
+            if hasattr(wrapper, "__signature__") == shows_signature:
+                attributes["construct"] = wrapper
+                return
+    attributes[_PROBED] = probed
+    like = attributes[CONSTRUCT] if shows_signature else None
+    attributes[WRAPPER] = MethodType(function_of(source(probed), like=like), cell)
+    attributes["construct"] = attributes[WRAPPER]
+
+
+def unwrap(cell: nn.Cell) -> None:
+    """Give a cell its own construct back; what was compiled keeps its probes."""
+    if is_wrapped(cell):
+        _restore(vars(cell))
+
+
+def put_back(cell: nn.Cell) -> None:
+    """Put back the wrapper that `unwrap` took off."""
+    if WRAPPER in vars(cell) and not is_wrapped(cell):
+        _note_own(cell)
+        vars(cell)["construct"] = vars(cell)[WRAPPER]
+
+
+def mark(cell: nn.Cell, name: str) -> None:
+    """Note something of a cell: `OPTIMIZER` or `INSIDE_RECOMPUTED`."""
+    vars(cell)[name] = True
+
+
+def has_mark(cell: nn.Cell, name: str) -> bool:
+    """Return whether `mark` noted something of a cell."""
+    return bool(vars(cell).get(name))
+
+
+def _note_own(cell: nn.Cell) -> None:
+    attributes = vars(cell)
+    if "construct" in attributes:
+        attributes[_OWN_CONSTRUCT] = attributes["construct"]
+    else:
+        attributes.pop(_OWN_CONSTRUCT, None)
+    attributes[CONSTRUCT] = cell.construct
+
+
+def _restore(attributes: dict[str, Any]) -> None:
+    attributes.pop("construct", None)
+    if _OWN_CONSTRUCT in attributes:
+        attributes["construct"] = attributes.pop(_OWN_CONSTRUCT)
+
+
+def _without(attributes: dict[str, Any]) -> None:
+    """Take out of a copy's attributes what stands in a wrapped cell's."""
+    if attributes.get("construct") is attributes.get(WRAPPER):
+        _restore(attributes)
+    for name in _ALL:
+        attributes.pop(name, None)
 
 
 def graph_mode() -> bool:
@@ -113,11 +307,11 @@ class GraphProbes:
                 cell.
         """
         if graph_mode():
-            asked = self._asked_in(role, network)
-            if not all(has_been_asked(cell, what) for cell, what in asked):
+            probed = self._probed_in(role, network)
+            if not all(is_probed_for(cell, what) for cell, what in probed):
                 _refuse_compiled(f"watch({role}=…)", network)
             # MindSpore looks at the signature before it compiles.
-            for cell, what in asked:
+            for cell, what in probed:
                 wrap(cell, cell_source, what, shows_signature=False)
                 self._wrapped_for_good.add(cell)
         if not any(w.network() is network and w.role == role for w in self._watched):
@@ -127,7 +321,7 @@ class GraphProbes:
     def put_into(self, role: str, network: nn.Cell) -> None:
         """Watch a network that a phase names and `watch` did not, unless that is too late for it.
 
-        Asked at every opening of the phase: a network is looked at once.
+        Probed at every opening of the phase: a network is looked at once.
         """
         if network in self._too_late or any(w.network() is network for w in self._watched):
             return
@@ -173,7 +367,7 @@ class GraphProbes:
             if network is None:
                 continue
             with counted(self.fault, "lost.compiling_network"):
-                for cell, what in self._asked_in(watched.role, network):
+                for cell, what in self._probed_in(watched.role, network):
                     if not is_wrapped(cell):
                         self._put_on.append(cell)
                     wrap(cell, cell_source, what, shows_signature=not graph_mode())
@@ -262,7 +456,7 @@ class GraphProbes:
             self.fault(message("lost.compile_moments"), error)
             self.put_on()  # for good, then
 
-    def _asked_in(self, role: str, network: nn.Cell) -> list[tuple[nn.Cell, Asked]]:
+    def _probed_in(self, role: str, network: nn.Cell) -> list[tuple[nn.Cell, Probed]]:
         """Return the cells of which something is recorded, and what."""
         cells = named_cells(network)
         for cell in filter(is_recomputed, cells.values()):
@@ -270,14 +464,14 @@ class GraphProbes:
                 if child is not None and is_recomputed(child):
                     mark(child, INSIDE_RECOMPUTED)
         optimizers = {id(cell) for known in self.optimizers.values() for cell in known}
-        asked = [
-            (cell, self._asked(role, name, cell))
+        probed = [
+            (cell, self._probed(role, name, cell))
             for name, cell in cells.items()
             if not (has_mark(cell, OPTIMIZER) or id(cell) in optimizers)
         ]
-        return [(cell, what) for cell, what in asked if what is not None]
+        return [(cell, what) for cell, what in probed if what is not None]
 
-    def _asked(self, role: str, name: str, cell: nn.Cell) -> Asked | None:
+    def _probed(self, role: str, name: str, cell: nn.Cell) -> Probed | None:
         """Return what is recorded of a cell; None for nothing."""
         config = self.config
         if is_inner_recurrent(cell):
@@ -286,24 +480,24 @@ class GraphProbes:
             # Tokens are counted by the outermost cells, recorded or not.
             phases = (p for p in config.phase_table().values() if config.records_phase(p))
             counts = any(phase.counts_tokens and phase.role == role for phase in phases)
-            return Asked(tensors=False) if counts else None
+            return Probed(tensors=False) if counts else None
         own = cell.parameters_and_names(expand=False) if config.parameters else ()
-        return Asked(
+        return Probed(
             parameters=tuple(name for name, _ in own if name.isidentifier()),
             gradients="backward" in config.directions and not why_no_gradients(cell),
             elements=reduces() and (config.keeps_rows or config.md5),
         )
 
-    def _of_optimizer(self) -> Asked:
+    def _of_optimizer(self) -> Probed:
         """Return what is recorded of an optimizer: the gradients that enter it."""
         config = self.config
         signs = config.task == "grad_probe" and config.grad_level != "L0"
         whole = config.keeps_rows or config.md5 or signs
-        return Asked(gradients=True, elements=reduces() and whole)
+        return Probed(gradients=True, elements=reduces() and whole)
 
     def _wrap_optimizer(self, optimizer: nn.Cell, *, shows_signature: bool) -> None:
-        asked = self._of_optimizer()
-        wrap(optimizer, lambda _: optimizer_source(), asked, shows_signature=shows_signature)
+        probed = self._of_optimizer()
+        wrap(optimizer, lambda _: optimizer_source(), probed, shows_signature=shows_signature)
         mark(optimizer, OPTIMIZER)
 
 

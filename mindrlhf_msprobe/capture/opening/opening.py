@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,8 +27,8 @@ from mindrlhf_msprobe.capture.tensors.summary import (
     to_host,
 )
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
-from mindrlhf_msprobe.capture.words import FaultSink, why_raised
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.capture.words import Counted, FaultSink, why_raised
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
 from mindrlhf_msprobe.storage.arrays.signs import packed_signs, shares_within
@@ -485,30 +484,6 @@ class _Difference:
     kept: int
 
 
-@dataclass(eq=False, slots=True)
-class Guarded:
-    """A context that no exception leaves, but those that end the process."""
-
-    _charge: Charge
-    _fault: FaultSink
-    _what: Message
-
-    def __enter__(self) -> None:
-        self._charge.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        self._charge.__exit__(kind, error, trace)
-        if not isinstance(error, Exception):
-            return False
-        self._fault(self._what, error)
-        return True
-
-
 @dataclass(eq=False)
 class Opening:
     """What one opening of one phase is recorded with.
@@ -553,7 +528,7 @@ class Opening:
     observer: CallObserver | None = None
     graft: PhaseGraft | None = None
     closed: bool = False
-    _guards: dict[str, Guarded] = field(default_factory=dict)
+    _guards: dict[str, Counted] = field(default_factory=dict)
 
     @property
     def selection(self) -> Selection:
@@ -613,7 +588,7 @@ class Opening:
             line.values[PARAMETERS_GRAD] = described
             self.entries.append(line)
 
-    def guard(self, what: str) -> Guarded:
+    def guard(self, what: str) -> Counted:
         """Return a context whose time is charged to the phase, and whose faults are counted.
 
         Args:
@@ -621,7 +596,7 @@ class Opening:
         """
         guard = self._guards.get(what)
         if guard is None:
-            guard = Guarded(self.entries.charge, self.fault, message(what))
+            guard = Counted(self.fault, message(what), self.entries.charge)
             self._guards[what] = guard
         return guard
 

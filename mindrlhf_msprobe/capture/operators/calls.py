@@ -15,13 +15,15 @@ from typing import Any
 
 from mindspore import Tensor, Type, ops
 
+from mindrlhf_msprobe.capture.framework.hooks import Args, Kwargs
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, uncast
 from mindrlhf_msprobe.capture.opening.observer import ObservedCall, OperatorCall
-from mindrlhf_msprobe.capture.opening.opening import Call, Guarded
+from mindrlhf_msprobe.capture.opening.opening import Call
 from mindrlhf_msprobe.capture.operators.interception import Interception
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import Taps, with_taps
 from mindrlhf_msprobe.capture.pynative.phase import CellRun, EagerCapture
+from mindrlhf_msprobe.capture.words import Counted
 from mindrlhf_msprobe.storage.operators import (
     MOST_ATTRIBUTES,
     Attributes,
@@ -74,8 +76,8 @@ class OperatorCalls:
         self,
         operator: Operator,
         original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        args: Args,
+        kwargs: Kwargs,
     ) -> Any:
         around = [(capture, capture.around()) for capture in self._captures]
         if not (self._observed or any(run.operators for _, run in around)):
@@ -117,7 +119,7 @@ class OperatorCalls:
 
     def _observe(
         self, around: Mapping[EagerCapture, CellRun], calls: Sequence[Call], called: OperatorCall
-    ) -> list[tuple[Guarded, ObservedCall]]:
+    ) -> list[tuple[Counted, ObservedCall]]:
         """Tell every phase's observer of a call; return those that want to know its end."""
         known = {id(call.opening): call for call in calls}
         found = []

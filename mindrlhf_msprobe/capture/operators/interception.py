@@ -36,11 +36,12 @@ from mindrlhf_msprobe.capture.framework.private import (
     FUNCTION_COMPILER,
     GRAPH_EXECUTORS,
 )
-from mindrlhf_msprobe.capture.operators.declared import HeldOperators, declared_operator
 from mindrlhf_msprobe.capture.operators.inventory import (
+    HeldOperators,
     LibraryFunctions,
     Operator,
     Replaced,
+    declared_operator,
     installed_operators,
     of_primitive,
     operator_of,
@@ -83,18 +84,18 @@ _SHARED: list[Handle] = []
 class Interception:
     """While entered, calls of operators go to `handle(operator, original, args, kwargs)`.
 
-    What it returns is what the caller gets; what it raises, the caller gets, too. Asked are calls
+    What it returns is what the caller gets; what it raises, the caller gets, too. Probed are calls
     by programs, by the layers of MindSpore and by other libraries. What MindSpore's own Python
     calls inside an operator, and what the handler calls, goes straight to the originals. Of a
     primitive `original` is bound to it (`original.__self__`), and `args` are its inputs; of a
     method of tensors the first of `args` is the tensor. Of several interceptions that are entered
-    the innermost is asked.
+    the innermost is called.
 
     Args:
         handle: takes the calls.
         network: a network whose cells hold functions of MindSpore as attributes; or None.
         every_thread: whether the calls of all threads are taken, not those of this one alone.
-        nested: of this thread, whether what MindSpore's own Python calls is asked for as well.
+        nested: of this thread, whether what MindSpore's own Python calls goes to it as well.
     """
 
     def __init__(
@@ -140,10 +141,10 @@ def not_intercepted() -> Iterator[None]:
 
 @contextmanager
 def handled_inside(handle: Handle) -> Iterator[None]:
-    """Let a handler be asked for what an operator calls that is called inside, in this thread.
+    """Let a handler be called for what an operator calls that is called inside, in this thread.
 
-    It is meant for handlers: an interception is entered. What MindSpore's own Python calls is
-    asked for as well.
+    It is meant for handlers: an interception is entered. What MindSpore's own Python calls goes
+    to it as well.
     """
     before = (_HERE.busy, _HERE.nested, _HERE.handle)
     _HERE.busy, _HERE.nested, _HERE.handle = False, True, handle
@@ -215,8 +216,8 @@ def _counts(module: str) -> bool:
     return not module.startswith("mindrlhf_msprobe.") or module.startswith(_DEMO)
 
 
-def _asked() -> Handle | None:
-    """Return who is asked for a call by the caller's caller; None where nobody is."""
+def _handler() -> Handle | None:
+    """Return what handles a call by the caller's caller; None where nothing does."""
     handle = _HERE.handle
     if handle is None:
         shared = _SHARED[-1:]  # another thread may end the last one at this moment
@@ -237,7 +238,7 @@ def _wrapped(operator: Operator | None, original: Callable[..., Any]) -> Callabl
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _HERE.busy or (handle := _asked()) is None:
+        if _HERE.busy or (handle := _handler()) is None:
             return original(*args, **kwargs)
         known, called, given = operator, original, args
         if operator is None:

@@ -12,8 +12,15 @@ without the probe. A tensor has one at each border of a cell:
 What arrives is the gradient at y', what leaves the one at x' less the one at x''. The obvious other
 way, to hand the cell a tapped copy of x, adds up what comes from inside the cell by itself first:
 (L + g2) + g1 becomes L + (g2 + g1), and the training is no longer the same bit for bit. Here every
-sum is what it was. Where nothing happens to x after the cell, what leaves is exact; elsewhere the
+sum is what it was. Where nothing happens to x after the cell, what leaves is exact; else the
 difference is right to one rounding of the gradient at x'.
+
+Gradients that enter an optimizer are counted by update. Between a backward pass and the update they
+may be added up over several passes, reduced over ranks, unscaled and clipped. An optimizer is often
+called after the phase whose gradients it takes: it is hooked as long as the run lasts, and what it
+takes belongs to the phase of its role that was opened last in the step.
+
+The state of optimizers is an entry, too: what each holds beside the parameters that it trains.
 """
 
 from __future__ import annotations
@@ -21,20 +28,28 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple
 
 from mindspore import Parameter, Tensor, nn, ops
 
-from mindrlhf_msprobe.capture.framework.private import EXECUTOR, has_gradient_graph
-from mindrlhf_msprobe.capture.opening.opening import Call, Opening, backward_name
+from mindrlhf_msprobe.capture.cells import named_cells, parameter_owners
+from mindrlhf_msprobe.capture.framework.hooks import Args, CellHooks, Kwargs
+from mindrlhf_msprobe.capture.framework.private import EXECUTOR, has_gradient_graph, parameters_of
+from mindrlhf_msprobe.capture.opening.opening import (
+    Call,
+    CellSlot,
+    HostEntries,
+    Opening,
+    backward_name,
+)
 from mindrlhf_msprobe.capture.tensors.summary import is_sharded, is_tensor, local_of
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
+from mindrlhf_msprobe.storage.records import OPTIMIZER_STATE, PARAMETERS_GRAD, entry_name
 
 
 class _Depth(threading.local):
@@ -165,7 +180,7 @@ _MOST_CAPTURES = 8
 Show = Callable[[Tensor], None]
 
 
-def inside_the_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def inside_the_graph(args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
     """Return arguments none of which is an argument of the differentiated function itself.
 
     Such a tensor cannot be tapped in place; its successor can.
@@ -179,8 +194,8 @@ def inside_the_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
 
 
 def _replaced(
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Args,
+    kwargs: Kwargs,
     replace: Callable[[Tensor], Tensor],
     *,
     lists: bool = False,
@@ -226,9 +241,7 @@ def _is_trained(tensor: Any) -> bool:
     )
 
 
-def with_taps(
-    args: tuple[Any, ...], kwargs: dict[str, Any], tapped: Mapping[int, Tensor]
-) -> tuple[Any, Any]:
+def with_taps(args: Args, kwargs: Kwargs, tapped: Mapping[int, Tensor]) -> tuple[Any, Any]:
     """Return the arguments of an operator with parameters replaced, by their ids."""
     return _replaced(args, kwargs, lambda t: tapped.get(id(t), t), lists=True)
 
@@ -330,7 +343,7 @@ class CallGradients:
         self._recorded = True  # known when its first gradient comes
         self.done = False
 
-    def enter(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+    def enter(self, args: Args, kwargs: Kwargs) -> tuple[Any, Any] | None:
         """Tap the inputs of a cell that is about to run.
 
         Returns:
@@ -621,3 +634,103 @@ class ParameterGradients:
     def _finish(self, entry: str) -> None:
         del self._due[entry]
         self._opening.entries.append(self._open.pop(entry))
+
+
+class OptimizerHooks:
+    """Records the gradients that enter optimizers: a `parameters_grad` entry a cell and call.
+
+    A parameter that several cells share belongs to the first.
+
+    Args:
+        opening_of: returns what the phase of a role was last opened with in this step, or None.
+    """
+
+    def __init__(self, opening_of: Callable[[str], Opening | None]) -> None:
+        self._opening_of = opening_of
+        self._hooks = CellHooks(self._before, lambda cell, output: None)
+        self._watched: dict[int, tuple[nn.Cell, set[int], list[str]]] = {}
+
+    def watch(self, role: str, optimizer: nn.Cell) -> None:
+        """Record what enters an optimizer of a role from now on.
+
+        Raises:
+            AttributeError: it does not say which parameters it updates.
+        """
+        if id(optimizer) not in self._watched:
+            own = {id(parameter) for parameter in optimizer.parameters}
+            self._watched[id(optimizer)] = optimizer, own, []
+            self._hooks.add(optimizer)
+        _, _, roles = self._watched[id(optimizer)]
+        if role not in roles:
+            roles.append(role)
+
+    def parameters(self, role: str) -> set[int]:
+        """Return the ids of the parameters that the optimizers of a role update."""
+        watched = [own for _, own, roles in self._watched.values() if role in roles]
+        return set().union(*watched)
+
+    def remove(self) -> None:
+        """Remove the hooks."""
+        self._hooks.remove()
+
+    def _before(self, optimizer: nn.Cell, args: Args, kwargs: Kwargs) -> None:
+        _, _, roles = self._watched[id(optimizer)]
+        given = args[0] if args else next(iter(kwargs.values()), ())
+        gradients = given if isinstance(given, (tuple, list)) else (given,)
+        for role in roles:
+            opening = self._opening_of(role)
+            if opening is not None:
+                with opening.guard("lost.parameter_gradient"):
+                    _take(opening, optimizer, gradients)
+
+
+def _take(opening: Opening, optimizer: nn.Cell, gradients: Any) -> None:
+    owners = parameter_owners(opening.root)
+    found: dict[str, dict[str, Any]] = {}
+    for parameter, gradient in zip(optimizer.parameters, gradients):
+        cell_name, cell, name = owners.get(id(parameter), ("", None, ""))
+        if cell is None or not opening.is_recorded(cell_name):
+            continue
+        slot = CellSlot(cell_name, type(cell).__name__, True)
+        if (entry := opening.gradient_entry(slot.head)) is not None:
+            described = opening.parameter_gradient(gradient, entry, name)
+            found.setdefault(slot.head, {})[name] = described
+    opening.append_update(found)
+    opening.entries.flush()  # the phase may be over
+    opening.counters.optimizers.append(optimizer)
+
+
+def lines_of(
+    optimizers: Iterable[nn.Cell], entries: HostEntries, seq: int, end: int, opening: int
+) -> Iterator[JournalLine]:
+    """Yield an entry for each optimizer, with its state as it is now as the output.
+
+    Args:
+        seq, end: places in time behind the end of the update phase.
+        opening: how often the phase had been opened in the step before its last opening.
+    """
+    for number, optimizer in enumerate(optimizers, start=1):
+        cell = OPTIMIZER_STATE if number == 1 else f"{OPTIMIZER_STATE}_{number}"
+        name = entry_name(cell, type(optimizer).__name__, "forward", 0)
+        if state := state_of(optimizer):
+            line = JournalLine(name, seq, end, None, opening)
+            line.values = {
+                "input_args": [],
+                "input_kwargs": {},
+                "output": [entries.describer.describe(state, f"{name}.output.0")],
+            }
+            yield line
+
+
+def state_of(optimizer: nn.Cell) -> dict[str, Any]:
+    """Return the parameters of an optimizer that it does not train, by their names.
+
+    Moments, step counters, a learning rate that is a parameter. Without those that were never
+    initialised.
+    """
+    groups = vars(optimizer).get("param_groups") or ()
+    trained = {id(p) for p in getattr(optimizer, "parameters", None) or ()}
+    trained |= {id(p) for group in groups if isinstance(group, dict) for p in group["params"]}
+    held = [p for cell in named_cells(optimizer).values() for p in parameters_of(cell).values()]
+    known = (p for p in held if p is not None and not getattr(p, "has_init", False))
+    return {str(p.name): p for p in known if id(p) not in trained}

@@ -25,8 +25,7 @@ from mindrlhf_msprobe.capture.cells import (
     named_cells,
     parameters_held_twice,
 )
-from mindrlhf_msprobe.capture.framework.callstack import CallStacks, encloses, running_frame
-from mindrlhf_msprobe.capture.framework.hooks import Arguments, CellHooks
+from mindrlhf_msprobe.capture.framework.hooks import Args, Arguments, CellHooks, Kwargs
 from mindrlhf_msprobe.capture.framework.private import (
     FIRST_RUN,
     INNER_EXECUTOR,
@@ -34,9 +33,17 @@ from mindrlhf_msprobe.capture.framework.private import (
     has_run,
     recomputing_cell,
 )
-from mindrlhf_msprobe.capture.graph.switch import writes_files
+from mindrlhf_msprobe.capture.graph.probes import writes_files
 from mindrlhf_msprobe.capture.opening.observer import CellCall, ObservedCall
 from mindrlhf_msprobe.capture.opening.opening import Call, CellSlot, Opening, TokenCounter
+from mindrlhf_msprobe.capture.pynative.frames import (
+    MARKS,
+    CallStacks,
+    Repetitions,
+    encloses,
+    given_again,
+    running_frame,
+)
 from mindrlhf_msprobe.capture.pynative.gradients import (
     Backlog,
     CallGradients,
@@ -44,7 +51,6 @@ from mindrlhf_msprobe.capture.pynative.gradients import (
     Taps,
     inside_the_graph,
 )
-from mindrlhf_msprobe.capture.recompute import MARKS, Repetitions, given_again
 from mindrlhf_msprobe.common.message import message
 
 
@@ -294,9 +300,7 @@ class EagerCapture:
                 self._threads.append(frames)
         return frames
 
-    def _before(
-        self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Arguments | None:
+    def _before(self, cell: nn.Cell, args: Args, kwargs: Kwargs) -> Arguments | None:
         self._read_files(cell)
         if self._passes_over(cell):
             return None
@@ -318,9 +322,7 @@ class EagerCapture:
                 frame.observed = begins(CellCall(*call))
         return given
 
-    def _before_repetition(
-        self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Arguments | None:
+    def _before_repetition(self, cell: nn.Cell, args: Args, kwargs: Kwargs) -> Arguments | None:
         opening = self.opening
         with opening.guard("lost.gradients"):
             slot = self._slots.get(self._recomputed[id(cell)])
@@ -416,9 +418,7 @@ class EagerCapture:
             self._passed_over = slot.call_name
         return True
 
-    def _enter(
-        self, cell: nn.Cell, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> CellRun | None:
+    def _enter(self, cell: nn.Cell, args: Args, kwargs: Kwargs) -> CellRun | None:
         slot = self._slots.get(id(cell))
         if slot is None or self.opening.closed:
             return None
@@ -526,12 +526,12 @@ class EagerCapture:
         """Describe the cell's own parameters where they changed since they were last recorded."""
         described = {}
         call_name = run.entry.rpartition(".")[0]
-        elsewhere = self._held_twice.get(id(cell), ())
+        held_twice = self._held_twice.get(id(cell), ())
         for name, parameter in cell.parameters_and_names(expand=False):
-            if name in elsewhere:
+            if name in held_twice:
                 continue  # recorded where it belongs
             if getattr(parameter, "has_init", False):
-                continue  # asking for its elements would initialise it
+                continue  # reading its elements would initialise it
             key = f"{call_name}.{name}"
             glance = None if gradients_flow() else self.opening.entries.glance(parameter)
             if glance is not None:

@@ -15,9 +15,9 @@ from mindrlhf_msprobe.common.printable import size
 from mindrlhf_msprobe.config import NO_END, ProbeConfig
 from mindrlhf_msprobe.log import inform, logger, warn
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.directory.job import missing_ranks, world_of
 from mindrlhf_msprobe.storage.manifest.coverage import MINDSPORE, OPTIMIZERS, PHASES
 from mindrlhf_msprobe.storage.reading.estimate import free_bytes
+from mindrlhf_msprobe.storage.writing.directory import missing_ranks, world_of
 from mindrlhf_msprobe.storage.writing.ledger import KEY_DATA
 
 _MOST_TEXTS = 10  # values of a configuration that one message names
@@ -114,7 +114,7 @@ def log_disk_room(config: ProbeConfig, root: Path, step: int, written: Mapping[s
         written: bytes by phase, key data included, of this rank.
 
     Raises:
-        OSError: the file system of `root` cannot be asked.
+        OSError: the file system of `root` does not tell.
     """
     taken = sum(written.values())
     ranks = len(config.ranks) or world_of()["size"]

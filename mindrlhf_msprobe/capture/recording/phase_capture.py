@@ -18,19 +18,20 @@ from mindrlhf_msprobe.capture.cells import (
     in_a_tuple,
     is_jitted,
     named_cells,
+    number_of,
     parameters_held_twice,
 )
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, is_inner_recurrent
 from mindrlhf_msprobe.capture.graph.calls import GraphCalls, Receiver
 from mindrlhf_msprobe.capture.graph.moments import COMPILATIONS
-from mindrlhf_msprobe.capture.graph.probes import SITES
-from mindrlhf_msprobe.capture.graph.switch import writes_files
+from mindrlhf_msprobe.capture.graph.probes import SITES, writes_files
 from mindrlhf_msprobe.capture.graph.watched import (
+    OPTIMIZER,
     GraphProbes,
     graph_mode,
+    has_mark,
     why_no_gradients,
 )
-from mindrlhf_msprobe.capture.graph.wrappers import OPTIMIZER, has_mark, number_of
 from mindrlhf_msprobe.capture.opening.opening import CellSlot, Opening
 from mindrlhf_msprobe.capture.pynative.phase import EagerCapture
 from mindrlhf_msprobe.common.message import Message, message
@@ -103,11 +104,11 @@ class PhaseCapture:
         """Return what could not be recorded: cell name → every reason why."""
         found: dict[str, list[Message]] = defaultdict(list)
         cells = [cell for _, cell in self._names.values()]
-        elsewhere = parameters_held_twice(cells) if self.opening.with_parameters else {}
+        held_twice = parameters_held_twice(cells) if self.opening.with_parameters else {}
         for number, (name, cell) in self._names.items():
             found[name] += SITES.gaps_of(number)
             if number in SITES.compiled:
-                found[name] += self._gaps_of_compiled(number, cell, elsewhere)
+                found[name] += self._gaps_of_compiled(number, cell, held_twice)
                 chosen = self.opening.operators
                 if chosen is not None and chosen(name):
                     found[name].append(message("coverage.operators_in_graph"))
@@ -128,12 +129,12 @@ class PhaseCapture:
         return {name: tuple(dict.fromkeys(reasons)) for name, reasons in found.items() if reasons}
 
     def _gaps_of_compiled(
-        self, number: int, cell: nn.Cell, elsewhere: Mapping[int, set[str]]
+        self, number: int, cell: nn.Cell, held_twice: Mapping[int, set[str]]
     ) -> Iterator[Message]:
         """Yield what could not be recorded of a cell because a graph runs it.
 
         Args:
-            elsewhere: as `parameters_held_twice` says.
+            held_twice: as `parameters_held_twice` says.
         """
         if number in self.graph.reduced and self._probes.config.keeps_rows:
             yield message("coverage.elements_reduced")
@@ -147,7 +148,7 @@ class PhaseCapture:
             yield from why_no_gradients(cell)
         if has_mark(cell, OPTIMIZER):
             yield message("coverage.optimizer_itself")
-        if id(cell) in elsewhere and in_a_tuple(cell) - elsewhere[id(cell)]:
+        if id(cell) in held_twice and in_a_tuple(cell) - held_twice[id(cell)]:
             yield message("coverage.parameters_in_tuple")
 
     def _after_compiling(self) -> None:

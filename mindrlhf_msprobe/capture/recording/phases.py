@@ -23,19 +23,19 @@ from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import inform, warn
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, names_of
-from mindrlhf_msprobe.storage.directory.job import DumpPathLostError
 from mindrlhf_msprobe.storage.manifest.coverage import (
     MINDSPORE,
     OPERATORS,
     OPTIMIZERS,
     PHASES,
 )
+from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
     from mindrlhf_msprobe.capture.graph.watched import GraphProbes
     from mindrlhf_msprobe.capture.playback.graft import Grafts
-    from mindrlhf_msprobe.capture.pynative.optimizers import OptimizerHooks
+    from mindrlhf_msprobe.capture.pynative.gradients import OptimizerHooks
     from mindrlhf_msprobe.capture.recording.phase_capture import JointCapture, PhaseCapture
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
 
@@ -210,7 +210,7 @@ class Phases:
                 if optimizers.get(role) is not None and "backward" in config.directions:
                     self._probes().watch_optimizer(role, optimizers[role])
                     from mindrlhf_msprobe.capture.graph.watched import graph_mode
-                    from mindrlhf_msprobe.capture.pynative.optimizers import OptimizerHooks
+                    from mindrlhf_msprobe.capture.pynative.gradients import OptimizerHooks
 
                     if config.task == "grad_probe" and not graph_mode():
                         if self._optimizer_hooks is None:
@@ -346,7 +346,7 @@ class Phases:
         """Record the state of the optimizers whose networks were updated in a step."""
         updated, self._updated = self._updated, {}
         for phase, (seq, end, opening) in updated.items():
-            from mindrlhf_msprobe.capture.pynative.optimizers import lines_of
+            from mindrlhf_msprobe.capture.pynative.gradients import lines_of
 
             with (
                 self._run.ledger.charge(phase.name),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindrlhf_msprobe.capture.graph.outline import UnknownOutline
 from mindrlhf_msprobe.capture.recording.messages import log_texts
 from mindrlhf_msprobe.capture.settings.configurations import named_configurations, reason_of
 from mindrlhf_msprobe.capture.tensors.summary import (
@@ -21,16 +20,16 @@ from mindrlhf_msprobe.capture.tensors.summary import (
     summarise,
     to_host,
 )
-from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber, UnknownOutline
 from mindrlhf_msprobe.capture.words import counted, why_not_in_graph, why_raised
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import nearest_key
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.directory.job import DumpPathLostError
 from mindrlhf_msprobe.storage.leaves import Leaf, is_leaf
 from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA
+from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
@@ -52,7 +51,7 @@ class DescribedKeyData:
 
     @property
     def structure(self) -> Any:
-        """The JSON structure of described leaves; their statistics are computed when asked for."""
+        """The JSON structure of described leaves; their statistics are computed when it is read."""
         while self._to_summarise:
             leaf, summarised = self._to_summarise.pop()
             leaf.update(summarised().to_key_data_json())
@@ -224,7 +223,7 @@ def _runs_again() -> bool:
     if "mindspore.nn" not in sys.modules:
         return False
     try:
-        from mindrlhf_msprobe.capture.recompute import runs_again
+        from mindrlhf_msprobe.capture.pynative.frames import runs_again
     except (ImportError, AttributeError):  # MindSpore has moved it: nothing is known
         return False
     return runs_again()

@@ -94,14 +94,14 @@ def device() -> dict[str, Any]:
     lines = (line.partition(":") for line in _lines_of(Path("/proc/cpuinfo")))
     models = (value.strip() for name, _, value in lines if name.strip() == "model name")
     cpu = next(models, None)
-    asked = _context("device_target", "device_id", "mode")
-    if "mode" in asked:
-        asked["mode"] = {0: "graph", 1: "PyNative"}.get(asked["mode"], str(asked["mode"]))
+    context = _context("device_target", "device_id", "mode")
+    if "mode" in context:
+        context["mode"] = {0: "graph", 1: "PyNative"}.get(context["mode"], str(context["mode"]))
     return {
         "machine": platform.machine(),
         "cpu": cpu and cpu[:_MAX_CPU_NAME],
         "cpu_count": os.cpu_count(),
-        **asked,
+        **context,
     }
 
 
@@ -125,8 +125,8 @@ def determinism(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """Return what decides whether a computation can be repeated; None is a variable not set."""
     on_ascend = _context("device_target").get("device_target") == "Ascend"
     names = (*_CONTEXT_DETERMINISM, *(_ASCEND_DETERMINISM if on_ascend else ()))
-    asked = {name: to_plain(value, lambda *_: None) for name, value in _context(*names).items()}
-    return asked | variables_of_determinism(environment)
+    context = {name: to_plain(value, lambda *_: None) for name, value in _context(*names).items()}
+    return context | variables_of_determinism(environment)
 
 
 def cann_version(
@@ -177,7 +177,7 @@ def initial_weights(network: Any, fault: FaultSink) -> dict[str, str | None]:
     """Return the fingerprint of each parameter of a network, by the name the network has for it.
 
     A parameter that several cells share stands once, under its first name. None stands for one
-    whose elements are not there: not initialised yet (asking would initialise it, with numbers
+    whose elements are not there: not initialised yet (reading would initialise it, with numbers
     that the training's generator then no longer has), or lost to a fault.
     """
     from mindrlhf_msprobe.capture.cells import ROOT_NAME, named_cells

@@ -20,7 +20,7 @@ from mindspore import nn
 
 from mindrlhf_msprobe.capture.cells import ROOT_NAME, named_cells
 from mindrlhf_msprobe.capture.framework.private import parameters_of
-from mindrlhf_msprobe.capture.settings.attributes import (
+from mindrlhf_msprobe.capture.settings.generation import (
     PLAIN_TYPES,
     cell_attributes,
     is_optimizer,
@@ -33,7 +33,6 @@ from mindrlhf_msprobe.capture.tensors.summary import mesh_of
 from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
-from mindrlhf_msprobe.storage.manifest.parallel import sizes_in
 from mindrlhf_msprobe.storage.manifest.run_file import (
     Cells,
     Change,
@@ -42,6 +41,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     Optimizer,
     Settings,
 )
+from mindrlhf_msprobe.storage.manifest.variables import sizes_in
 from mindrlhf_msprobe.storage.records import network_name
 
 MAX_NETWORKS = 32
@@ -425,8 +425,8 @@ class _Modes:
         self._last = now
         mode = Mode.make(step=step, **network.modes_named(modes))
         last = self.changes[-1] if self.changes else Mode({})
-        alike = (mode.training, mode.others) == (last.training, last.others)
-        if alike or len(self.changes) >= MAX_CHANGES:
+        same = (mode.training, mode.others) == (last.training, last.others)
+        if same or len(self.changes) >= MAX_CHANGES:
             return False
         self.changes.append(mode)
         return True

@@ -20,10 +20,10 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import Cut, Gathering, Part, answer_span
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
-    Asked,
     Job,
     PairResult,
     PairWork,
+    Probed,
     StepResult,
     compare_or_ask,
     compare_step,
@@ -90,7 +90,7 @@ class SpanTask:
 
 
 Task = StepTask | ChunkTask | SpanTask
-Result = tuple[StepResult, ...] | tuple["PairResult | Asked", ...] | Part
+Result = tuple[StepResult, ...] | tuple["PairResult | Probed", ...] | Part
 
 
 @dataclass(frozen=True)
@@ -356,7 +356,7 @@ class _Schedule:
             self._results[at].finish()
             self._folding.finished(self._results[at])
 
-    def _begin(self, asked: Asked) -> None:
+    def _begin(self, asked: Probed) -> None:
         """Have a large pair compared span by span."""
         work, cut = asked.work, asked.cut
         tasks = [SpanTask(work, cut, number) for number in range(len(cut))]

@@ -13,7 +13,7 @@ from mindrlhf_msprobe.comparison.layouts.side import laid_out
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.foreign.checkpoints.strategy import Strategy, recorded_cut
-from mindrlhf_msprobe.storage.manifest.parallel import sizes_below
+from mindrlhf_msprobe.storage.manifest.variables import sizes_below
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 _OUTSIDE = ("pp", "dp", "ep", "cp", "tp")  # outermost first, as MindFormers and Megatron count

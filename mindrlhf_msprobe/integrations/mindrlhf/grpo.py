@@ -16,12 +16,16 @@ from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
-from mindrlhf_msprobe.compat.ms_probe import MsProbe
+from mindrlhf_msprobe.compat.shared import MsProbe
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
-from mindrlhf_msprobe.integrations.mindrlhf.generation import KEYS, MindFormersGeneration
+from mindrlhf_msprobe.integrations.mindrlhf.generation import (
+    KEYS,
+    MindFormersGeneration,
+    VllmGeneration,
+    widths_of,
+)
 from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name
-from mindrlhf_msprobe.integrations.mindrlhf.vllm import VllmGeneration, widths_of
 from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE, Part, Patches
 from mindrlhf_msprobe.integrations.session import (
     Session,
@@ -32,7 +36,6 @@ from mindrlhf_msprobe.integrations.session import (
     sections,
 )
 from mindrlhf_msprobe.log import inform, warn
-from mindrlhf_msprobe.probe import Probe
 
 _TRAINER = message("trainer.grpo")
 _GENERATE = "actor_generate_sequences"
@@ -85,7 +88,7 @@ def allow_section(module: ModuleType) -> None:
         setattr(kind, SECTION, staticmethod(_section))
     else:  # done before
         return
-    Patches(_TRAINER).wrap(kind, "__init__", _check_section, otherwise="", raises=(ConfigError,))
+    Patches(_TRAINER).wrap(kind, "__init__", _check_section, without="", raises=(ConfigError,))
 
 
 def install_grpo(module: ModuleType) -> None:
@@ -160,9 +163,8 @@ class _Integration:
     def __init__(self, module: ModuleType) -> None:
         self._module = module
         self._patches = Patches(_TRAINER)
-        self._session: Session | None = None
-        self._vllm = VllmGeneration(self._patches, lambda: self._session)
-        self._generation = MindFormersGeneration(self._patches, lambda: self._session)
+        self._vllm = VllmGeneration(self._patches)
+        self._generation = MindFormersGeneration(self._patches)
         self._config: Any = None  # the GRPOConfig the session was begun for, or was not
         self._train_steps: list[Any] = []  # one a pack level
         self._loss_values: LossValues | None = None
@@ -181,32 +183,37 @@ class _Integration:
             self._around_configs,
             message("trainer.dump_path_late"),
         )
+        recorded = self._patches.while_recorded
         lost = {phase: [phase] for phase in _WORKERS}
         lost[_GENERATE] += KEYS
         for phase, (worker, _) in _WORKERS.items():
             around: Callable[..., Part] = partial(self._around_worker, phase)
-            otherwise = message("trainer.no_layers", phase=phase)
-            self._wrap(f"{worker}.__init__", around, otherwise, lost[phase])
+            without = message("trainer.no_layers", phase=phase)
+            self._wrap(f"{worker}.__init__", around, without, lost[phase])
         for phase, (worker, method) in _WORKERS.items():
             is_update = phase == _UPDATE
             around = self._around_train if is_update else partial(self._around_phase, phase)
             code = "trainer.no_layers_no_step" if is_update else "trainer.no_layers"
-            self._wrap(f"{worker}.{method}", around, message(code, phase=phase), lost[phase])
-        of_result = self._of_result
+            without = message(code, phase=phase)
+            self._wrap(f"{worker}.{method}", recorded(around), without, lost[phase])
         for method, keys, around in (
-            ("generate_sequence", ["prompts", "responses"], of_result(_prompts_and_responses)),
-            ("compute_advantages", ["advantages"], of_result(lambda it: {"advantages": it})),
-            ("compute_ref_log_probs", ["ref_log_prob"], of_result(lambda it: {"ref_log_prob": it})),
-            ("_generate_old_logps", ["old_log_prob"], of_result(_old_log_prob)),
+            ("generate_sequence", ["prompts", "responses"], _saving(_prompts_and_responses)),
+            ("compute_advantages", ["advantages"], _saving(lambda it: {"advantages": it})),
+            (
+                "compute_ref_log_probs",
+                ["ref_log_prob"],
+                _saving(lambda it: {"ref_log_prob": it}),
+            ),
+            ("_generate_old_logps", ["old_log_prob"], _saving(_old_log_prob)),
             ("compute_rewards", ["rewards"], self._around_rewards),
         ):
-            otherwise = message("trainer.no_keys", keys=keys)
-            if self._wrap(f"GRPOExperienceMaker.{method}", around, otherwise, keys):
+            without = message("trainer.no_keys", keys=keys)
+            if self._wrap(f"GRPOExperienceMaker.{method}", recorded(around), without, keys):
                 self._recorded.update(keys)
         maker = self._class("GRPOExperienceMaker")
         if maker is not None:
             with suppress(NotThere):  # what is generated is recorded, or played, as a rollout
-                self._patches.play(maker, "generate_sequence", self._probe)
+                self._patches.play(maker, "generate_sequence")
         # What MindRLHF's own MsProbe is called with, where it has one, this probe records.
         own = self._class("MsProbe")
         self._trainer_ends_steps = own is not None and hasattr(own, "step")
@@ -221,32 +228,29 @@ class _Integration:
         self._vllm.install()
         self._wrap(
             "GRPOExperienceMaker.make_experience",
-            self._around_experience,
+            recorded(self._around_experience),
             message("trainer.one_step"),
         )
         self._wrap(
             "GRPOTrainer.run_grpo_train",
-            self._around_run,
+            recorded(self._around_run),
             message("trainer.no_configurations"),
         )
-
-    def _probe(self) -> Probe | None:
-        return None if self._session is None else self._session.probe
 
     def _wrap(
         self,
         method: str,
         around: Callable[..., Part],
-        otherwise: Message,
+        without: Message,
         lost: Sequence[str] = (),
     ) -> bool:
         class_name, name = method.split(".")
         owner = self._class(class_name)
         if owner is None:
-            self._patches.note_missing(class_name, otherwise, lost)
+            self._patches.note_missing(class_name, without, lost)
             return False
         return self._patches.wrap(
-            owner, name, around, otherwise=otherwise, lost=lost, raises=(ConfigError, RunError)
+            owner, name, around, without=without, lost=lost, raises=(ConfigError, RunError)
         )
 
     def _class(self, name: str) -> type | None:
@@ -263,23 +267,23 @@ class _Integration:
         """Begin to record a training, if its configuration says so."""
         self._end()
         self._config = config
-        self._session = begin(config, _TRAINER, apart)
+        session = begin(config, _TRAINER, apart)
         if getattr(getattr(config, SECTION, None), "msprobe", False) is True:
             self._replace_save()  # on a rank that is not recorded, too: its loss calls it there
-        if self._session is not None:
-            self._patches.strict = self._session.probe.config.strict
-            self._patches.report(self._session.note_lost)
-            self._save_each_reward(self._session)
-            if _REWARD in self._session.probe.config.phases:
-                self._session.probe.leave_out(_REWARD, _NO_REWARD_NETWORK)
+        self._patches.record(session)
+        if session is not None:
+            self._save_each_reward(session)
+            if _REWARD in session.probe.config.phases:
+                session.probe.leave_out(_REWARD, _NO_REWARD_NETWORK)
             for setting, why, phase, key in _SWITCHED_OFF:
                 if getattr(getattr(config, "rl_config", None), setting, True) is False:
                     inform("log.switched_off", trainer=_TRAINER, keys=[phase, key], why=why)
-                    self._session.note_lost(phase, why)
-                    self._session.note_lost(key, why)
+                    session.note_lost(phase, why)
+                    session.note_lost(key, why)
 
     def _end(self) -> None:
-        session, self._session = self._session, None
+        session = self._patches.session
+        self._patches.record(None)
         values, self._loss_values = self._loss_values, None
         if values is not None:
             values.remove()
@@ -311,16 +315,16 @@ class _Integration:
         if self._config is None and (in_ray_actor() or not self._trainer_announces):
             config = kwargs.get("grpo_config", args[0] if args else None)
             self._begin(config, apart=_WORKERS[phase][0])
-        if self._session is None:
+        if (session := self._patches.session) is None:
             return
-        self._session.configurations |= model_configs(worker)
+        session.configurations |= model_configs(worker)
         if phase == _GENERATE:
-            self._watch_infer(self._session, worker)
+            self._watch_infer(session, worker)
         elif phase == _UPDATE:
-            self._watch_train(self._session, worker)
+            self._watch_train(session, worker)
         else:
             network = "ref_model" if phase == _REFERENCE else "old_policy_model"
-            self._session.watch(phase, worker, network)
+            session.watch(phase, worker, network)
 
     def _watch_infer(self, session: Session, worker: Any) -> None:
         mode = getattr(getattr(worker, "use_vllm", None), "name", "ORIGIN")
@@ -350,32 +354,18 @@ class _Integration:
             self._patches.wrap(
                 kind,
                 "__call__",
-                self._around_train_step,
-                otherwise=message("trainer.nothing_returned"),
+                self._patches.while_recorded(self._around_train_step),
+                without=message("trainer.nothing_returned"),
                 lost=_OF_TRAIN_STEP,
             )
         self._patches.report(session.note_lost)
 
-    def _around_phase(self, phase: str, /, *_: Any, **__: Any) -> Part:
-        if self._session is not None:
-            generating = self._generation.generating() if phase == _GENERATE else nullcontext()
-            with self._session.phase(phase), generating:
-                yield
+    def _around_phase(self, phase: str, session: Session, /, *_: Any, **__: Any) -> Part:
+        generating = self._generation.generating() if phase == _GENERATE else nullcontext()
+        with session.phase(phase), generating:
+            yield
 
-    def _of_result(self, of_result: Callable[[Any], dict[str, Any]]) -> Callable[..., Part]:
-        """Return what goes around a method whose result holds key data."""
-
-        def around(*_: Any, **__: Any) -> Part:
-            result = yield
-            if self._session is not None:
-                self._session.probe.save_data(of_result(result))
-
-        return around
-
-    def _around_rewards(self, maker: Any, *_: Any, **__: Any) -> Part:
-        session = self._session
-        if session is None:
-            return
+    def _around_rewards(self, session: Session, maker: Any, *_: Any, **__: Any) -> Part:
         with CURRENT.hold() as values:
             result = yield
         functions = getattr(maker, "verifier_function", ())
@@ -413,29 +403,26 @@ class _Integration:
             inform("log.no_each_reward", trainer=_TRAINER, why=error)
 
     def _around_experience(self, *_: Any, **__: Any) -> Part:
-        if self._session is not None:
-            if self._step_open:  # nothing ended the step before
-                if self._trainer_ends_steps:
-                    CURRENT.log_once(message("log.step_not_called", trainer=_TRAINER))
-                self._end_step()
-            self._step_open = True
-            yield
+        if self._step_open:  # nothing ended the step before
+            if self._trainer_ends_steps:
+                CURRENT.log_once(message("log.step_not_called", trainer=_TRAINER))
+            self._end_step()
+        self._step_open = True
+        yield
 
-    def _around_train(self, *_: Any, **__: Any) -> Part:
-        if self._session is not None:
-            with self._session.phase(_UPDATE):
-                yield
-            if not self._trainer_ends_steps:
-                self._end_step()
+    def _around_train(self, session: Session, *_: Any, **__: Any) -> Part:
+        with session.phase(_UPDATE):
+            yield
+        if not self._trainer_ends_steps:
+            self._end_step()
 
     def _end_step(self) -> None:
         self._step_open = False
-        if self._session is not None:
-            self._session.probe.step()
+        if (probe := self._patches.probe) is not None:
+            probe.step()
 
-    def _around_train_step(self, cell: Any, *args: Any, **kwargs: Any) -> Part:
-        session = self._session
-        if session is None or not any(cell is known for known in self._train_steps):
+    def _around_train_step(self, session: Session, cell: Any, *args: Any, **kwargs: Any) -> Part:
+        if not any(cell is known for known in self._train_steps):
             return
         values = self._loss_values
         with nullcontext() if values is None else values.of_one_update(cell, args, kwargs):
@@ -466,7 +453,7 @@ class _Integration:
     def _own_save_configs(self, data: Any) -> None:
         if self._config is None:
             MsProbe.save_configs(data)
-        elif self._session is not None and isinstance(data, Mapping):
+        elif self._patches.session is not None and isinstance(data, Mapping):
             known = [getattr(self._config, name, None) for name in sections(self._config)]
             attributes = [getattr(section, "__dict__", None) for section in known]
             news = {
@@ -474,16 +461,16 @@ class _Integration:
                 for name, value in data.items()
                 if not any(value is each for each in (*known, *attributes))
             }
-            self._session.configurations |= news
+            self._patches.session.configurations |= news
 
     def _own_save_data(self, name: Any = MISSING, data: Any = MISSING) -> None:
         given = [value for value in (name, data) if value is not MISSING]
         if self._config is None:
             MsProbe.save_data(*given)
-        elif self._session is not None:
+        elif (probe := self._patches.probe) is not None:
             for key, value in key_data_items(None if name is MISSING else name, data, {}):
                 if key not in self._recorded:
-                    CURRENT.save(self._session.probe, key, value)
+                    CURRENT.save(probe, key, value)
 
     def _own_step(self) -> None:
         if self._config is None:
@@ -491,31 +478,38 @@ class _Integration:
         else:
             self._end_step()
 
-    def _around_run(self, trainer: Any, *_: Any, **__: Any) -> Part:
-        if self._session is None:
-            return
+    def _around_run(self, session: Session, trainer: Any, *_: Any, **__: Any) -> Part:
         try:
             done = trainer.n_epoch * trainer.step_num + trainer.i_step
         except AttributeError as missing:
             warn("log.steps_from_0", trainer=_TRAINER, why=missing)
         else:
             if done:
-                self._session.probe.start_at(done)
+                session.probe.start_at(done)
         arguments = getattr(getattr(trainer, "args", None), "__dict__", {})
-        self._session.probe.save_configs(
+        session.probe.save_configs(
             {
                 **sections(self._config),
-                **self._session.configurations,
+                **session.configurations,
                 "args": {key: arguments[key] for key in arguments if key != "tensor_writer"},
             }
         )
         try:
-            with self._session.probe:
+            with session.probe:
                 yield
                 if self._step_open:
                     self._end_step()
         finally:
             self._end()
+
+
+def _saving(of_result: Callable[[Any], dict[str, Any]]) -> Callable[..., Part]:
+    """Return what goes around a method whose result holds key data."""
+
+    def around(session: Session, *_: Any, **__: Any) -> Part:
+        session.probe.save_data(of_result((yield)))
+
+    return around
 
 
 def _prompts_and_responses(result: Any) -> dict[str, Any]:

@@ -21,13 +21,13 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION, load_config
 from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.integrations.mindformers_patches import plain
 from mindrlhf_msprobe.integrations.mindrlhf.generation import KEYS, MindFormersGeneration, as_widths
 from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name
 from mindrlhf_msprobe.integrations.patches import Part, Patches
 from mindrlhf_msprobe.integrations.session import Session, begin, ignored_by
 from mindrlhf_msprobe.log import inform
 from mindrlhf_msprobe.phases import LOSS_INPUTS
-from mindrlhf_msprobe.probe import Probe
 
 _TRAINER = message("trainer.ppo")
 _GENERATE = "actor_generate_sequences"
@@ -79,8 +79,7 @@ class _Integration:
     def __init__(self, trainer: type) -> None:
         self._class = trainer
         self._patches = Patches(_TRAINER)
-        self._session: Session | None = None
-        self._generation = MindFormersGeneration(self._patches, lambda: self._session)
+        self._generation = MindFormersGeneration(self._patches)
         self._calls: dict[int, tuple[str, _OfResult]] = {}  # of networks, by their id
         self._networks: list[Any] = []  # keeps those ids
         self._train_step: Any = None
@@ -95,29 +94,30 @@ class _Integration:
             *("rewards", "advantages", "returns"),
         )
         generated = (_GENERATE, "prompts", "responses", *KEYS)
+        recorded = self._patches.while_recorded
         no_generation = message("trainer.no_generation", phase=_GENERATE)
         no_experience, no_update = message("trainer.no_experience"), message("trainer.no_update")
-        for name, around, otherwise, lost in (
+        for name, around, without, lost in (
             ("__init__", self._around_init, message("trainer.no_recording"), ()),
-            ("generate", self._around_generate, no_generation, generated),
-            ("make_experience", self._around_experience, no_experience, experience),
-            ("train", self._around_train, no_update, (*_UPDATES, *_OF_UPDATE)),
+            ("generate", recorded(self._around_generate), no_generation, generated),
+            ("make_experience", recorded(self._around_experience), no_experience, experience),
+            ("train", recorded(self._around_train), no_update, (*_UPDATES, *_OF_UPDATE)),
         ):
             self._patches.wrap(
                 self._class,
                 name,
                 around,
-                otherwise=otherwise,
+                without=without,
                 lost=lost,
                 raises=(ConfigError, RunError),
             )
         with suppress(NotThere):
-            self._patches.play(self._class, "generate", self._probe)
+            self._patches.play(self._class, "generate")
 
     def _around_init(self, trainer: Any, *args: Any, **kwargs: Any) -> Part:
         configs = {**dict(zip(_CONFIGS, args)), **kwargs}
         self._begin(configs.get("ppo_config"))
-        session = self._session
+        session = self._patches.session
         if session is None:
             return
         try:
@@ -127,38 +127,34 @@ class _Integration:
             self._end()
             raise
         self._watch(session, trainer)
-        session.probe.save_configs({name: _plain(config) for name, config in configs.items()})
-
-    def _probe(self) -> Probe | None:
-        return None if self._session is None else self._session.probe
+        session.probe.save_configs({name: plain(config) for name, config in configs.items()})
 
     def _begin(self, config: Any) -> None:
         """Begin to record a training, if its configuration says so."""
-        if self._session is not None:
+        if (earlier := self._patches.session) is not None:
             self._finish()
-            self._session.probe.close()
+            earlier.probe.close()
         self._end()
-        self._session = begin(SimpleNamespace(**{SECTION: _section(config)}), _TRAINER)
-        if self._session is not None:
-            self._patches.strict = self._session.probe.config.strict
-            self._patches.report(self._session.note_lost)
+        self._patches.record(begin(SimpleNamespace(**{SECTION: _section(config)}), _TRAINER))
+        if self._patches.session is not None:
             atexit.register(self._finish)  # before the probe's own end
 
     def _end(self) -> None:
         atexit.unregister(self._finish)
         if self._loss_values is not None:
             self._loss_values.remove()
-        self._session = self._train_step = self._loss_values = None
+        self._patches.record(None)
+        self._train_step = self._loss_values = None
         self._calls, self._networks = {}, []
         self._generation.end()
         self._making_experience = self._step_open = False
 
     def _finish(self) -> None:
         """End the step of an experience that no training followed."""
-        if self._session is not None and self._step_open:
+        if (session := self._patches.session) is not None and self._step_open:
             self._step_open = False
             if getattr(sys, "last_value", None) is None:
-                self._session.probe.step()
+                session.probe.step()
 
     def _watch(self, session: Session, trainer: Any) -> None:
         for phase in (_GENERATE, _LOG_PROB, _UPDATES[0]):
@@ -192,30 +188,27 @@ class _Integration:
             if network is not None:
                 self._networks.append(network)
                 self._calls[id(network)] = phase, of_result
-                self._patches.wrap(type(network), "__call__", self._around_call, otherwise="")
+                around = self._patches.while_recorded(self._around_call)
+                self._patches.wrap(type(network), "__call__", around, without="")
 
-    def _around_generate(self, trainer: Any, *args: Any, **kwargs: Any) -> Part:
-        if self._session is None:
-            return
-        with self._session.phase(_GENERATE), self._generation.generating():
+    def _around_generate(self, session: Session, _: Any, *args: Any, **kwargs: Any) -> Part:
+        with session.phase(_GENERATE), self._generation.generating():
             _, responses, *_ = yield
         prompts = args[0] if args else kwargs.get("input_ids")
-        self._session.probe.save_data({"prompts": prompts, "responses": responses})
+        session.probe.save_data({"prompts": prompts, "responses": responses})
 
-    def _around_call(self, network: Any, *_: Any, **kwargs: Any) -> Part:
+    def _around_call(self, session: Session, network: Any, *_: Any, **kwargs: Any) -> Part:
         found = self._calls.get(id(network))
-        if self._session is None or found is None or not self._making_experience:
+        if found is None or not self._making_experience:
             return
         phase, of_result = found
-        with self._session.phase(phase):
+        with session.phase(phase):
             result = yield
-        self._session.probe.save_data(of_result(result))
+        session.probe.save_data(of_result(result))
         if phase == _LOG_PROB and (samples := kwargs.get("samples")) is not None:
-            self._session.probe.save_data(_OLD_TOKENS, samples)
+            session.probe.save_data(_OLD_TOKENS, samples)
 
-    def _around_experience(self, trainer: Any, *_: Any, **__: Any) -> Part:
-        if self._session is None:
-            return
+    def _around_experience(self, session: Session, trainer: Any, *_: Any, **__: Any) -> Part:
         self._finish()  # the step before was not trained with
         self._step_open = self._making_experience = True
         try:
@@ -226,24 +219,22 @@ class _Integration:
             rows: Any = [getattr(element, name) for element in trainer.store]
             with suppress(ValueError):  # rows of different lengths stay a list
                 rows = np.stack(rows)
-            self._session.probe.save_data(name, rows)
+            session.probe.save_data(name, rows)
 
-    def _around_train(self, trainer: Any, *args: Any, **kwargs: Any) -> Part:
-        if self._session is None:
-            return
+    def _around_train(self, session: Session, _: Any, *args: Any, **kwargs: Any) -> Part:
         train_step = args[0] if args else kwargs.get("ppo_with_grad")
         if train_step is not self._train_step:
             self._train_step = train_step
-            self._session.watch_optimizer(_UPDATES, getattr(train_step, "optimizer", None))
+            session.watch_optimizer(_UPDATES, getattr(train_step, "optimizer", None))
             missing = message("trainer.no_update")
-            self._patches.wrap(type(train_step), "__call__", self._around_update, otherwise=missing)
+            around = self._patches.while_recorded(self._around_update)
+            self._patches.wrap(type(train_step), "__call__", around, without=missing)
         self._step_open = False  # a training that raises leaves the step unfinished
         yield
-        self._session.probe.step()
+        session.probe.step()
 
-    def _around_update(self, cell: Any, *args: Any, **kwargs: Any) -> Part:
-        session = self._session
-        if session is None or cell is not self._train_step:
+    def _around_update(self, session: Session, cell: Any, *args: Any, **kwargs: Any) -> Part:
+        if cell is not self._train_step:
             return
         values = self._loss_values
         once = nullcontext() if values is None else values.of_one_update(cell, args, kwargs)
@@ -270,11 +261,6 @@ def _section(config: Any) -> Any:
         inform("log.no_section_in_file", trainer=_TRAINER, section=SECTION, path=str(path))
         return None
     return load_config(path, ignore=ignored_by(_TRAINER))
-
-
-def _plain(config: Any) -> Any:
-    to_dict = getattr(config, "to_dict", None)
-    return to_dict() if callable(to_dict) else config
 
 
 def _log_prob_and_values(result: Any) -> dict[str, Any]:

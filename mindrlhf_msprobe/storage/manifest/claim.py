@@ -14,10 +14,17 @@ from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import is_temporary_of_ours, reserve_of
-from mindrlhf_msprobe.storage.directory import removal
-from mindrlhf_msprobe.storage.directory.graph_files import sweep_folders
-from mindrlhf_msprobe.storage.directory.job import RankLock, process_started, world_of
 from mindrlhf_msprobe.storage.manifest.run_file import RUNNING, RunFile
+from mindrlhf_msprobe.storage.writing.directory import (
+    RankLock,
+    Removal,
+    is_journal,
+    is_removable,
+    process_started,
+    was_recorded,
+    world_of,
+)
+from mindrlhf_msprobe.storage.writing.graph_files import sweep_folders
 
 _SHOWN = 3  # files that are named
 _ADVICE = message("error.advice")
@@ -50,8 +57,8 @@ def resumed_manifest(root: Path, rank: int, first_step: int) -> RunFile | None:
     for step_dir in layout.step_directories(root):
         number = layout.step_number(step_dir.name)
         directory = layout.rank_directories(step_dir).get(rank)
-        if number is not None and directory is not None and removal.was_recorded(root, directory):
-            steps[removal.is_removable(root, directory)].add(number)
+        if number is not None and directory is not None and was_recorded(root, directory):
+            steps[is_removable(root, directory)].add(number)
     last = max(steps[True] | steps[False], default=-1)
     if last < first_step:
         return None
@@ -82,7 +89,7 @@ def refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
     if refuse_other_job(root, rank, world, "refuse") or not layout.has_dumps(root):
         return
     if any(
-        removal.is_journal(path / layout.JOURNAL_FILE)
+        is_journal(path / layout.JOURNAL_FILE)
         for step_dir in layout.step_directories(root)
         for path in layout.rank_directories(step_dir).values()
     ):
@@ -214,7 +221,7 @@ def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> list[str]:
     Returns:
         the directories, below `root`, of those (step, rank) in which something stays.
     """
-    removed = removal.Removal()
+    removed = Removal()
     left: list[str] = []
     for step_dir in layout.step_directories(root):
         step = layout.step_number(step_dir.name)

@@ -15,8 +15,6 @@ from mindrlhf_msprobe.errors import InUseError, RunError
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import Reserve, dump_json, write_atomic
-from mindrlhf_msprobe.storage.directory import others
-from mindrlhf_msprobe.storage.directory.job import DumpPathLostError, RankLock, world_of
 from mindrlhf_msprobe.storage.manifest import claim as claiming
 from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded, thinned
 from mindrlhf_msprobe.storage.manifest.run_file import (
@@ -34,6 +32,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     World,
 )
 from mindrlhf_msprobe.storage.manifest.variables import version_of, versions
+from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError, RankLock, world_of
 
 #: Keys of which the JSON stands in one line.
 _IN_ONE_LINE = ("recorded", "thinned", "generation", "random_states", "initial_weights", "networks")
@@ -248,7 +247,7 @@ class Manifest:
 
     def _note_others(self, left: Iterable[str]) -> None:
         """Note directories of steps and ranks in which something stays that no run recorded."""
-        named = others.listed([*(self.content.others or ()), *left])
+        named = thinned.listed([*(self.content.others or ()), *left])
         if named:
             self.content.others = named
 

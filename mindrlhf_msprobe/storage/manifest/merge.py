@@ -16,7 +16,6 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
-from mindrlhf_msprobe.storage.directory.job import RankLock
 from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded, thinned
 from mindrlhf_msprobe.storage.manifest.run_file import (
     Attempt,
@@ -26,6 +25,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     expected_ranks,
 )
 from mindrlhf_msprobe.storage.outputs import refuse_inside
+from mindrlhf_msprobe.storage.writing.directory import RankLock
 
 #: What nodes of one job may set differently: it changes nothing that is recorded.
 _OF_A_NODE = frozenset(

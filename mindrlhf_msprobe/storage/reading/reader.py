@@ -24,8 +24,6 @@ from mindrlhf_msprobe.phases import phase_order, role_of
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import loads
-from mindrlhf_msprobe.storage.directory.job import RankLock
-from mindrlhf_msprobe.storage.directory.others import Others
 from mindrlhf_msprobe.storage.foreign import msprobe as foreign
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
 from mindrlhf_msprobe.storage.foreign.format import Format, refused_dump, refused_files
@@ -48,6 +46,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     expected_ranks,
     stop_of,
 )
+from mindrlhf_msprobe.storage.manifest.thinned import Others
 from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum, is_ours, read_key_datum
 from mindrlhf_msprobe.storage.reading.places import (
@@ -61,6 +60,7 @@ from mindrlhf_msprobe.storage.reading.problems import Problem, missing
 from mindrlhf_msprobe.storage.reading.step_times import StepTimes, Timeline
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record, bounded
 from mindrlhf_msprobe.storage.step_lines import StepLines
+from mindrlhf_msprobe.storage.writing.directory import RankLock
 
 _T = TypeVar("_T")
 _MOST_NAMED = 20  # of the entries of one place that cannot be read

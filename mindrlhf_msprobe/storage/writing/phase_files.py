@@ -230,7 +230,7 @@ class _Journal:
         self._size = 0
 
     def append(self, lines: bytes) -> int:
-        """Write whole lines; of what cannot be written whole nothing stays."""
+        """Write whole lines; what cannot be written whole leaves nothing."""
         try:
             size = write_all(self._file, lines)
         except OSError:

@@ -21,7 +21,6 @@ from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import reserve_of
-from mindrlhf_msprobe.storage.directory.removal import Removal
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
 from mindrlhf_msprobe.storage.manifest.thinned import (
     KEY_DATA,
@@ -33,6 +32,7 @@ from mindrlhf_msprobe.storage.manifest.thinned import (
 )
 from mindrlhf_msprobe.storage.reading.places import key_data_directories, layer_directories
 from mindrlhf_msprobe.storage.step_lines import step_line
+from mindrlhf_msprobe.storage.writing.directory import Removal
 
 #: The last steps, of those that were ended, that are kept whole.
 LAST = 2
@@ -141,7 +141,12 @@ class Thinning:
         taken = self._taken()
         if taken > self.keep:
             self._thin(taken - int(self.keep * _TARGET))
-            self._warn_too_small(self._taken())
+            taken = self._taken()
+            if taken > self.keep and not self._warned:  # what must be kept: say so once
+                self._warned = True
+                steps = len({step for held in self._held.values() for step in held})
+                sizes = {"keep": size(self.keep), "taken": size(taken)}
+                warn("log.keep_too_small", **sizes, steps=steps, last=LAST)
 
     def _take(self, kind: str, name: str, step: int) -> None:
         self._names[kind].add(name)
@@ -227,7 +232,7 @@ class Thinning:
     def _read_findings(self) -> None:
         """Read what live checks of any rank have found since."""
         for path in self.root.glob("findings.rank*.jsonl"):
-            # What is none, as a pipe, or too large protects no step.
+            # A pipe, or a file that is too large, protects no step.
             with suppress(OSError, ValueError):
                 with layout.open_inside(self.root, path, bounds.METADATA) as file:
                     read = self._read.get(path, 0)
@@ -239,19 +244,6 @@ class Thinning:
                 for found in filter(None, map(step_line, whole.splitlines())):
                     if found.get("severity") != _UNHARMFUL:
                         self._findings.add(found["step"])
-
-    def _warn_too_small(self, taken: int) -> None:
-        """Say once that what must be kept takes more than the bound."""
-        if taken > self.keep and not self._warned:
-            self._warned = True
-            steps = len({step for held in self._held.values() for step in held})
-            warn(
-                "log.keep_too_small",
-                keep=size(self.keep),
-                taken=size(taken),
-                steps=steps,
-                last=LAST,
-            )
 
 
 def _bytes_of(directory: Path) -> tuple[int, int]:

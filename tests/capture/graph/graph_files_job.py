@@ -96,7 +96,7 @@ def of_every_kind() -> list[Tensor]:
 
 def kinds(path: Path) -> int:
     """Record tensors of every kind and their gradients; return the size of the largest file."""
-    from mindrlhf_msprobe.capture.graph.reading import GraphReading
+    from mindrlhf_msprobe.capture.graph.ascend import GraphReading
 
     sizes, take = [0], GraphReading.take
 
@@ -172,7 +172,7 @@ def long(path: Path) -> dict[str, Any]:
 
 def full(path: Path) -> dict[str, Any]:
     """Record more than may wait to be read, because for a while nothing is read."""
-    from mindrlhf_msprobe.capture.graph.reading import GraphReading
+    from mindrlhf_msprobe.capture.graph.ascend import GraphReading
 
     may_read, take = threading.Event(), GraphReading.take
 

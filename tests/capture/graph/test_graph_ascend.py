@@ -14,12 +14,12 @@ ms = pytest.importorskip("mindspore")
 from mindspore import Tensor, ops
 
 from mindrlhf_msprobe.capture.graph import folder as graph_drain
+from mindrlhf_msprobe.capture.graph.ascend import GraphReading
 from mindrlhf_msprobe.capture.graph.folder import FENCE, Drain
-from mindrlhf_msprobe.capture.graph.outline import TensorOutline
 from mindrlhf_msprobe.capture.graph.probes import SITES, Site
-from mindrlhf_msprobe.capture.graph.reading import GraphReading
+from mindrlhf_msprobe.capture.tensors.tree import TensorOutline
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.storage.directory.graph_files import files_in, remove_folder
+from mindrlhf_msprobe.storage.writing.graph_files import files_in, remove_folder
 
 
 class Receiver:
@@ -105,9 +105,9 @@ def sites(dtype: str) -> tuple[int, int, int]:
     """Return the numbers of a cell's call, its input and its end."""
     tensor = TensorOutline(dtype, (2,))
     return (
-        SITES.number(Site(-1, "", (), (tensor,))),
-        SITES.number(Site(-1, "input_args", (0,), tensor)),
-        SITES.number(Site(-1, "", (), tensor)),
+        SITES.number(Site(-2, "", (), (tensor,))),
+        SITES.number(Site(-2, "input_args", (0,), tensor)),
+        SITES.number(Site(-2, "", (), tensor)),
     )
 
 
@@ -134,10 +134,10 @@ def test_calls_tensors_and_gradients_meet(folder, read):
     for number in (11, 10):
         write(folder, ("gradient", value, Tensor([number, 1], ms.float32)))
     assert read() == [
-        ("opened", 1, -1),
+        ("opened", 1, -2),
         ("tensor", 1, (0,), "float32", [0, 1]),
         ("closed", 1),
-        ("opened", 2, -1),
+        ("opened", 2, -2),
         ("tensor", 2, (0,), "float32", [1, 1]),
         ("closed", 2),
         ("gradient", 2, (0,), [11, 1]),

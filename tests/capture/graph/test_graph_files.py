@@ -20,7 +20,7 @@ from graph_files_job import FOLDER, jitted, kinds, same, size_of
 from helpers.small_networks import in_mode
 
 from mindrlhf_msprobe import Probe, compare_runs, open_run
-from mindrlhf_msprobe.capture.graph.reduced import MOST_BYTES
+from mindrlhf_msprobe.capture.graph.ascend import MOST_BYTES
 
 JOB = Path(__file__).with_name("graph_files_job.py")
 

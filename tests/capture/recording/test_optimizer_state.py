@@ -9,7 +9,7 @@ from helpers.small_networks import Assembled, in_mode
 from mindspore import Tensor, mint, nn
 
 from mindrlhf_msprobe import Probe, check_run, compare_runs, open_run
-from mindrlhf_msprobe.capture.pynative.optimizers import state_of
+from mindrlhf_msprobe.capture.pynative.gradients import state_of
 from mindrlhf_msprobe.storage.records import is_optimizer_state
 
 STATE = "Cell.optimizer_state.Adam.forward.0"

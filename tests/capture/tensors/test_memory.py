@@ -12,7 +12,8 @@ from helpers import small_networks
 from helpers.programs import run_python
 from mindspore import Tensor, ops
 
-from mindrlhf_msprobe.capture.framework import memory, private
+from mindrlhf_msprobe.capture.framework import private
+from mindrlhf_msprobe.capture.tensors import summary
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 
 KINDS = ("float16", "float32", "float64", "bfloat16", "int8", "int64", "uint8", "bool_")
@@ -20,7 +21,7 @@ KINDS = ("float16", "float32", "float64", "bfloat16", "int8", "int64", "uint8", 
 
 @pytest.fixture
 def faster_than_asnumpy() -> None:
-    if not memory._is_possible():
+    if not summary._is_possible():
         pytest.skip("this MindSpore's asnumpy copies nothing itself")
 
 
@@ -31,7 +32,7 @@ def test_every_dtype_is_read_as_asnumpy_reads_it(kind, rows):
     """Small tensors, whose bytes are copied, and large ones, which are read in place."""
     numbers = Tensor(np.arange(6 * rows).reshape(rows, 6) % 7, ms.int32)
     computed = numbers.astype(getattr(ms, kind))
-    found = memory.elements_of(computed, str(computed.dtype), computed=False)
+    found = summary.elements_of(computed, str(computed.dtype), computed=False)
     expected = computed.asnumpy()
     assert found is not None
     assert found.shape == expected.shape
@@ -41,9 +42,9 @@ def test_every_dtype_is_read_as_asnumpy_reads_it(kind, rows):
 @pytest.mark.usefixtures("faster_than_asnumpy")
 def test_a_large_tensor_without_an_address_is_left_to_asnumpy() -> None:
     given = Tensor(np.ones((1 << 14, 6), np.float32))
-    assert memory.elements_of(given, "Float32", computed=False) is None
+    assert summary.elements_of(given, "Float32", computed=False) is None
     assert (given + 1).asnumpy().max() == 2  # an operator has taken it: it has an address by now
-    found = memory.elements_of(given, "Float32", computed=False)
+    found = summary.elements_of(given, "Float32", computed=False)
     assert found is not None
     assert (found == 1).all()
 
@@ -76,7 +77,7 @@ def test_recording_a_generation_copies_no_large_tensor(watched, monkeypatch):
 def test_parts_of_a_tensor_are_left_to_asnumpy_or_right() -> None:
     whole = ops.arange(0, 24).astype(ms.float32).reshape(4, 6)
     for part in (whole[1:3], whole.T, whole[:, 2], whole[3]):
-        found = memory.elements_of(part, "Float32", computed=True)
+        found = summary.elements_of(part, "Float32", computed=True)
         assert found is None or np.array_equal(found, part.asnumpy())
 
 
@@ -84,7 +85,7 @@ def test_parts_of_a_tensor_are_left_to_asnumpy_or_right() -> None:
 def test_the_array_keeps_its_tensor_alive() -> None:
     """It lies where the tensor does: without the tensor that memory is given to others."""
     tensor = ops.ones((1000, 100), ms.float32) * 3
-    found, held = memory.elements_of(tensor, "Float32", computed=True), weakref.ref(tensor)
+    found, held = summary.elements_of(tensor, "Float32", computed=True), weakref.ref(tensor)
     assert found is not None
     assert found.ctypes.data == private.address_of(tensor)
     del tensor

@@ -12,7 +12,7 @@ from mindspore import Parameter, Tensor, nn
 
 from mindrlhf_msprobe import Probe, compare_runs, open_run
 from mindrlhf_msprobe.capture.recording import phases
-from mindrlhf_msprobe.capture.settings.attributes import cell_attributes
+from mindrlhf_msprobe.capture.settings.generation import cell_attributes
 from mindrlhf_msprobe.capture.tensors.summary import mesh_of
 from mindrlhf_msprobe.storage.leaves import Leaf, leaf_from_json
 

@@ -81,7 +81,7 @@ def gradients(root, arrives, leaves, residual=1.0):
             output["opaque"] = True
         line = JournalLine(name, next(clock), next(clock))
         line.values |= {"input": inputs, "output": [output]}
-        recording.writer.append_entry(PHASE, recording.step, line)
+        recording.writer.sink(PHASE, recording.step).append(line)
     recording.end_step()
     return recording.close()
 

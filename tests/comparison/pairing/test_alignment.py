@@ -220,7 +220,7 @@ def test_a_journal_whose_parents_go_in_circles(of_both):
         for seq, (cell, parent) in enumerate(cells.items()):
             line = JournalLine(entry_name(cell, "Net", "forward", 0), 2 * seq, 2 * seq + 1, parent)
             line.values["output"] = [{"type": "int", "value": seq}]
-            recording.writer.append_entry(UPDATE, 0, line)
+            recording.writer.sink(UPDATE, 0).append(line)
 
     result = of_both(record)
     assert result.verdict.status is Outcome.IDENTICAL
@@ -297,7 +297,7 @@ def test_two_classes_under_one_name(of_both):
         for seq, kind in enumerate(("Dense", "LoRA") if run == "a" else ("LoRA", "Dense")):
             line = JournalLine(entry_name("x", kind, "forward", 0), seq * 2, seq * 2 + 1)
             line.values["output"] = [{"type": "str", "value": kind}]
-            recording.writer.append_entry(UPDATE, 0, line)
+            recording.writer.sink(UPDATE, 0).append(line)
 
     assert of_both(record).verdict.status is Outcome.IDENTICAL
 
@@ -336,7 +336,7 @@ def test_backward_entries_are_paired_by_their_direction(tmp_path):
                     line.values["parameters_grad"] = {"weight": value}
                 else:
                     line.values |= {"input": value, "output": value}
-                recording.writer.append_entry(UPDATE, 0, line)
+                recording.writer.sink(UPDATE, 0).append(line)
         recording.end_step()
         recording.close()
         (tmp_path / name / "run.json").unlink()  # it says that backward is not recorded yet

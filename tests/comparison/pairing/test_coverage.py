@@ -167,7 +167,7 @@ def test_what_a_graph_could_not_hand_over_is_coverage(tmp_path, gaps, reason, sw
             recording.writer.manifest.note_graph_gaps("actor", gaps)
         if values is not None:
             line = JournalLine(entry or "Cell.x.Net.forward.0", 8, 9, values=values)
-            recording.writer.append_entry("actor_update", 0, line)
+            recording.writer.sink("actor_update", 0).append(line)
         recording.end_step()
         recording.close()
     pair = ("eager", "graph") if swapped else ("graph", "eager")

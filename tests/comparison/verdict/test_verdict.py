@@ -317,7 +317,7 @@ def test_a_cell_that_takes_and_gives_nothing_is_missed_too(of_both, quiet):
         if run == "a":
             line = JournalLine("Cell.silent.Net.forward.0", 99, None if quiet else 100)
             line.values["output"] = []
-            recording.writer.append_entry(UPDATE, 0, line)
+            recording.writer.sink(UPDATE, 0).append(line)
 
     place = first(of_both(record))
     assert (place.entry, place.cause) == ("Cell.silent.Net.forward.0", Cause.MISSING)

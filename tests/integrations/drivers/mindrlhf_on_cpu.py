@@ -111,7 +111,7 @@ def replace_parts_of_mindrlhf():
 
 
 def format_reward(completions, **_):
-    """Reward each sample otherwise: a CPU generates the same for each, which has no advantage."""
+    """Reward samples by their numbers: a CPU generates the same for each, without an advantage."""
     return [(len(set(text)) + number) / 8 for number, text in enumerate(completions)]
 
 

@@ -350,7 +350,7 @@ def test_a_run_that_is_being_written_is_not_merged(nodes):
     """A job that still runs would go on without the merged run."""
     hold = (
         "import sys; from pathlib import Path;"
-        "from mindrlhf_msprobe.storage.directory.job import RankLock;"
+        "from mindrlhf_msprobe.storage.writing.directory import RankLock;"
         "lock = RankLock(Path(sys.argv[1]), 2); assert lock.acquire(); print('held', flush=True);"
         "sys.stdin.read()"
     )

@@ -33,7 +33,7 @@ probe.close()
 HOLDS = """
 import sys
 from pathlib import Path
-from mindrlhf_msprobe.storage.directory.job import RankLock
+from mindrlhf_msprobe.storage.writing.directory import RankLock
 assert RankLock(Path(sys.argv[1]), 1).acquire()
 print("held", flush=True)
 sys.stdin.readline()

@@ -9,6 +9,9 @@ import pickle
 import numpy as np
 import pytest
 
+from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of
+from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_file
+from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8, float8_to_float32
 from mindrlhf_msprobe.storage.arrays.npy import (
     ArrayFileError,
     bfloat16_bits_to_float32,
@@ -142,3 +145,48 @@ def test_bfloat16_is_the_nearest_one_and_the_even_one_of_two():
     finite = np.isfinite(values)
     assert np.array_equal(found[finite], (below + up)[finite].astype(np.uint16))
     assert np.array_equal(np.isnan(bfloat16_bits_to_float32(found)), np.isnan(values))
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (5, 7)])
+def test_what_a_file_holds_has_the_fingerprint_of_what_was_recorded(shape):
+    """bfloat16 is recorded by its bits and stored as float32."""
+    bits = np.arange(16000, 16000 + np.prod(shape, dtype=int), dtype=np.uint16).reshape(shape)
+    recorded = fingerprint_of(HostTensor("mindspore.Tensor", "BFloat16", bits))
+    stored = bfloat16_bits_to_float32(bits.reshape(-1)).reshape(shape)
+    assert fingerprint_of_file("BFloat16", stored) == recorded
+    floats = bits.astype(np.float32)
+    recorded = fingerprint_of(HostTensor("mindspore.Tensor", "Float32", floats))
+    assert fingerprint_of_file("Float32", floats) == recorded
+    assert fingerprint_of_file("Float32", floats + 1) != recorded or not floats.size
+
+
+BITS = np.arange(256, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_different_bits_are_different_values(dtype):
+    """Those of NaN and of zero, too: a fingerprint of the values is one of the bits."""
+    values = float8_to_float32(dtype, BITS.reshape(16, 16))
+    assert values.dtype == np.float32
+    assert values.shape == (16, 16)
+    assert len(np.unique(values.view(np.uint32))) == 256
+
+
+def test_known_values():
+    """Of each kind some that its definition names."""
+    known = {
+        "Float8E4M3FN": {0x38: 1, 0x7E: 448, 0x01: 2**-9, 0x08: 2**-6, 0xC0: -2},
+        "Float8E5M2": {0x3C: 1, 0x7B: 57344, 0x01: 2**-16, 0x7C: np.inf, 0xFC: -np.inf},
+        "HiFloat8": {0x08: 1, 0x6E: 2**15, 0x6F: np.inf, 0x01: 2**-22, 0x7E: 2**-15, 0x88: -1},
+    }
+    for dtype, expected in known.items():
+        values = float8_to_float32(dtype, BITS)
+        assert {bits: values[bits] for bits in expected} == expected
+    assert np.isnan(float8_to_float32("Float8E4M3FN", BITS)).sum() == 2
+    assert np.isnan(float8_to_float32("HiFloat8", BITS)).sum() == 1
+
+
+def test_no_axis_and_no_element():
+    """They keep their shapes."""
+    assert float8_to_float32("HiFloat8", np.array(8, np.uint8)).shape == ()
+    assert float8_to_float32("HiFloat8", np.empty((0, 3), np.uint8)).shape == (0, 3)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.msadapter import DUMPS, of_msadapter
 from helpers.runs import MSPROBE_DATA, Recording
 
-from mindrlhf_msprobe import open_run
+from mindrlhf_msprobe import RunError, check_run, compare_runs, open_run
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.pairing.planner import StepData, plan_step
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
@@ -108,3 +111,78 @@ def dialects(path):
     run = open_run(path)
     found = [record for of in (*run.entries(), *run.key_data()) for record in of.records]
     return {record.leaf.dialect for record in found if record.leaf.is_tensor}
+
+
+CHANGED = "Module.model.layers.1.mlp.LlamaMLP.forward.0"
+
+
+@pytest.mark.parametrize("framework", ["mindtorch", "msadapter", "MSAdapter"])
+@pytest.mark.parametrize("dump", ["mix_8x", "L1", "perceptron"])
+def test_it_has_the_entries_of_the_same_dump_of_pytorch(tmp_path, framework, dump) -> None:
+    run, pytorch = open_run(of_msadapter(dump, tmp_path, framework)), open_run(DUMPS / dump)
+    names = [[e.name for phase in r.phases for e in r.entries(phase, 0, 0)] for r in (run, pytorch)]
+    assert names[0] == names[1] != []
+    assert not run.problems
+    assert check_run(tmp_path).findings == check_run(DUMPS / dump).findings
+
+
+def test_it_is_compared_with_pytorch_and_with_its_like(tmp_path: Path) -> None:
+    mine = of_msadapter("mix_8x", tmp_path / "a", "mindtorch")
+    other = of_msadapter("mix_8x", tmp_path / "b", "mindtorch", CHANGED)
+    assert compare_runs(mine, DUMPS / "mix_8x", workers=1)
+    for first in (mine, DUMPS / "mix_8x"):
+        found = compare_runs(first, other, workers=1).verdict.first_divergence
+        assert found is not None
+        assert found.entry == CHANGED
+
+
+def write_dump(root, **head):
+    directory = root / "step0" / "rank0"
+    directory.mkdir(parents=True)
+    content = {"task": "statistics", "dump_data_dir": None, **head, "data": {"a": {}}}
+    (directory / "dump.json").write_text(json.dumps(content, indent=1))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ({"level": "L2", "framework": "mindspore"}, "a dump of kernels (level L2)"),
+        ({"level": "L2", "framework": "pytorch"}, "Dump with level L0, L1 or mix"),
+    ],
+)
+def test_dumps_of_msprobe_that_are_not_of_networks(tmp_path, head, said):
+    with pytest.raises(RunError) as error:
+        open_run(write_dump(tmp_path, **head))
+    assert said in str(error.value)
+
+
+def test_what_stands_among_the_entries_decides_nothing(tmp_path):
+    write_dump(tmp_path, level="L0", framework="mindspore")
+    path = tmp_path / "step0" / "rank0" / "dump.json"
+    path.write_text(path.read_text().replace('"a": {}', '"a": {"level": "L2"}'))
+    assert open_run(tmp_path).steps == [0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Add.Default_network-Net_Add-op1.5.7.1623124369613540",
+        "MatMul.MatMul_1.2.3.1623124369613540.bin",
+        "Add.Add-op1.5.7.1623124369613540.output.0.ND.bin",
+    ],
+)
+def test_acl_dumps(tmp_path, name):
+    directory = tmp_path / "20260101" / "0" / "net" / "1" / "0"
+    directory.mkdir(parents=True)
+    (directory / name).write_bytes(b"\x08\x01")
+    with pytest.raises(RunError, match="ACL dump of kernels") as error:
+        open_run(tmp_path)
+    assert name in str(error.value)
+    assert "MINDSPORE_DUMP_CONFIG" in str(error.value)
+
+
+def test_other_directories_are_refused_as_before(tmp_path):
+    (tmp_path / "model.bin").write_bytes(b"")
+    with pytest.raises(RunError, match="holds neither"):
+        open_run(tmp_path)

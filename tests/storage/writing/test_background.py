@@ -10,8 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.storage.arrays.buffers import BufferPool
-from mindrlhf_msprobe.storage.writing.background import Background
+from mindrlhf_msprobe.storage.writing.background import Background, BufferPool
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 
 PATIENCE = 20  # seconds after which a test that hangs has failed

@@ -28,8 +28,8 @@ def recorded(root, *lines):
     writer = RunWriter(Path(root), rank=0, config=config, existing="refuse", task="tensor")
     for number, (name, values) in enumerate(lines):
         line = JournalLine(name, 2 * number, 2 * number + 1, values=values)
-        writer.append_entry("actor_update", 0, line)
-    writer.save_tensor("actor_update", 0, "Cell.a.A.forward.0.output.x y", np.ones(2), None)
+        writer.sink("actor_update", 0).append(line)
+    writer.sink("actor_update", 0).save("Cell.a.A.forward.0.output.x y", np.ones(2), None)
     writer.end_step(0, {})
     writer.close()
     return {

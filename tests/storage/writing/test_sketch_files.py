@@ -22,12 +22,12 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
     read_sketch,
     sketch_of,
 )
-from mindrlhf_msprobe.storage.directory.removal import Removal
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 from mindrlhf_msprobe.storage.reading.estimate import estimate
 from mindrlhf_msprobe.storage.reading.inventory import inventory
+from mindrlhf_msprobe.storage.writing.directory import Removal
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from mindrlhf_msprobe import check_run, compare_runs, open_run
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.storage.directory.removal import Removal
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 from mindrlhf_msprobe.storage.manifest.thinned import KEY_DATA, LAYERS, TENSORS
 from mindrlhf_msprobe.storage.reading.inventory import inventory
+from mindrlhf_msprobe.storage.writing.directory import Removal
 from mindrlhf_msprobe.storage.writing.thinning import LAST, what_goes
 
 MB = 1 << 20

@@ -10,10 +10,11 @@ import pytest
 from helpers.runs import Recording
 
 from mindrlhf_msprobe.storage import layout, step_lines
-from mindrlhf_msprobe.storage.layout import timeline_name
+from mindrlhf_msprobe.storage.layout import findings_name, timeline_name
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.reading.step_times import append_times, forget_times
+from mindrlhf_msprobe.storage.step_lines import finding_lines
 
 
 def times_of(step, rank=0, seconds=1.5):
@@ -82,7 +83,7 @@ def test_what_is_no_plain_file_is_left_alone_and_counted(tmp_path, put, existing
     root.mkdir(exist_ok=True)
     put(root / timeline_name(0), outside)
     recording = Recording(root, existing=existing, step=7)
-    recording.writer._background._fault = lambda what, error, count: lost.append(what.code)
+    recording.writer.background._fault = lambda what, error, count: lost.append(what.code)
     forget_times(root, 0, 0)
     for step in (7, 8):
         recording.step = step
@@ -144,3 +145,32 @@ def test_merging_attempts_of_a_rank_keeps_the_last_times_of_each_step(tmp_path):
     assert run.timeline(2).seconds == 1.5
     append_times(tmp_path / "merged", 0, times_of(3))
     assert [(root / timeline_name(0)).read_bytes() for root in (before, after)] == inputs
+
+
+def a_finding(step, rank=0):
+    known = {"rule": "rl.ratio", "severity": "error", "code": "check_rl.ratio"}
+    return {"step": step, "rank": rank, **known, "params": {"text": "\ud800 \u202e<b>"}}
+
+
+@pytest.mark.parametrize("begins", [0, 2, 3, 9])
+def test_a_further_attempt_keeps_what_was_found_before_its_first_step(tmp_path, begins):
+    """Later steps are recorded again; what was found in them goes."""
+    file = finding_lines(tmp_path, 1)
+    assert list(file.read()) == []
+    file.append([a_finding(1, 1), a_finding(2, 1)])
+    file.append([a_finding(4, 1)])
+    assert [one["step"] for one in file.read()] == [1, 2, 4]
+    file.forget(begins)
+    kept = [step for step in (1, 2, 4) if step < begins]
+    assert [one["step"] for one in file.read()] == kept
+    file.append([a_finding(begins, 1)])
+    assert [one["step"] for one in file.read()] == [*kept, begins]
+    assert list(finding_lines(tmp_path, 0).read()) == []
+
+
+def test_lines_that_are_none_are_left_out(tmp_path):
+    """A killed process leaves half a line; a file may hold anything."""
+    finding_lines(tmp_path, 0).append([a_finding(3)])
+    path = tmp_path / findings_name(0)
+    path.write_bytes(b'[1]\n{"step": "x"}\n\xff\n' + path.read_bytes() + b'{"step": 4, "ra')
+    assert [one["step"] for one in finding_lines(tmp_path, 0).read()] == [3]

@@ -122,7 +122,7 @@ def test_call_stacks_are_kept_once(tmp_path):
     """Entries with one call stack share it, in the journal and in stack.json."""
     run = writer(tmp_path)
     for number, frames in enumerate([("f1", "f2"), ("f1", "f2"), ("f3",)]):
-        run.append_entry("actor_update", 0, entry(number, frames=frames))
+        run.sink("actor_update", 0).append(entry(number, frames=frames))
     run.end_step(0, {})
     run.close()
     stacks = read_json(tmp_path / "actor_update/step0/rank0/stack.json")
@@ -134,9 +134,9 @@ def test_equal_tensors_are_stored_once_and_found_under_each_name(tmp_path):
     """Tensors with one fingerprint are one file on disk with a name for each record."""
     run = writer(tmp_path, task="tensor")
     array = np.arange(5.0)
-    names = [run.save_tensor("actor_update", 0, f"r{i}", array, "x:1") for i in range(3)]
-    names.append(run.save_tensor("actor_update", 0, "other", array + 1, "x:2"))
-    names.append(run.save_tensor("actor_update", 0, "unknown", array, None))
+    names = [run.sink("actor_update", 0).save(f"r{i}", array, "x:1") for i in range(3)]
+    names.append(run.sink("actor_update", 0).save("other", array + 1, "x:2"))
+    names.append(run.sink("actor_update", 0).save("unknown", array, None))
     run.wait()
     files = [tmp_path / "actor_update/step0/rank0/dump_tensor_data" / name for name in names]
     assert len({f.stat().st_ino for f in files[:3]}) == 1
@@ -151,7 +151,7 @@ def test_a_file_that_is_written_again_is_shared_by_what_it_holds_now(tmp_path):
     saves += [("d", 2, "x:2"), ("b", 2, "x:2"), ("e", 1, "x:1")]
     names = {}
     for record, value, fingerprint in saves:
-        names[record] = run.save_tensor("actor_update", 0, record, np.full(3, value), fingerprint)
+        names[record] = run.sink("actor_update", 0).save(record, np.full(3, value), fingerprint)
     run.wait()
     found = {
         record: np.load(tmp_path / "actor_update/step0/rank0/dump_tensor_data" / name)[0]
@@ -169,7 +169,7 @@ def test_tensors_are_stored_where_hard_links_are_not_possible(tmp_path, monkeypa
     monkeypatch.setattr(os, "link", no_links)
     run = writer(tmp_path, task="tensor")
     for record in ("a", "b"):
-        name = run.save_tensor("actor_update", 0, record, np.arange(3), "x:1")
+        name = run.sink("actor_update", 0).save(record, np.arange(3), "x:1")
         run.wait()
         path = tmp_path / "actor_update/step0/rank0/dump_tensor_data" / name
         np.testing.assert_array_equal(np.load(path), np.arange(3))
@@ -229,7 +229,7 @@ def test_resume_continues_after_the_last_finished_step(tmp_path):
     first = read_json(tmp_path / "run.json")
     resumed = writer(tmp_path, existing="resume")
     assert resumed.next_step() == 2
-    resumed.append_entry("actor_update", 2, entry(0))
+    resumed.sink("actor_update", 2).append(entry(0))
     resumed.end_step(2, {})
     resumed.close()
     second = read_json(tmp_path / "run.json")
@@ -242,8 +242,8 @@ def test_a_step_that_is_recorded_again_replaces_what_an_earlier_attempt_left(tmp
     """An unfinished step's journal, tensors and key data are not mixed with the new ones."""
     killed = writer(tmp_path, task="tensor")
     for number in range(3):
-        killed.save_tensor("actor_update", 0, f"old{number}", np.zeros(2), None)
-        killed.append_entry("actor_update", 0, entry(number))
+        killed.sink("actor_update", 0).save(f"old{number}", np.zeros(2), None)
+        killed.sink("actor_update", 0).append(entry(number))
     leaf = {"type": "numpy.ndarray", "data_name": "loss.npy"}
     for micro_step in range(2):
         killed.save_key_data(
@@ -253,7 +253,7 @@ def test_a_step_that_is_recorded_again_replaces_what_an_earlier_attempt_left(tmp
     resumed = writer(tmp_path, existing="resume", task="tensor")
     assert resumed.next_step() == 0
     resumed.manifest.begin(0)
-    resumed.append_entry("actor_update", 0, entry(7))
+    resumed.sink("actor_update", 0).append(entry(7))
     resumed.save_key_data("loss", 0, 0, lambda: {"data": None}, {})
     resumed.end_step(0, {})
     run = open_run(tmp_path)
@@ -377,8 +377,8 @@ def test_a_further_attempt_leaves_nothing_of_the_steps_it_records_again(tmp_path
     """Phases and keys that only the earlier attempt recorded in such a step are gone with it."""
     earlier = writer(tmp_path)
     for step in range(3):
-        earlier.append_entry("actor_update", step, entry(step))
-        earlier.append_entry("reference_compute_log_prob", step, entry(step))
+        earlier.sink("actor_update", step).append(entry(step))
+        earlier.sink("reference_compute_log_prob", step).append(entry(step))
         earlier.save_key_data("loss", step, 0, lambda: {"seq": 0, "data": None}, {})
         if step < 2:
             earlier.end_step(step, {})
@@ -392,7 +392,7 @@ def test_a_further_attempt_leaves_nothing_of_the_steps_it_records_again(tmp_path
     }
     assert [datum.step for datum in run.key_data()] == [0]
     assert [run.completed(step) for step in range(3)] == [True, False, False]
-    resumed.append_entry("actor_update", 1, entry(7))
+    resumed.sink("actor_update", 1).append(entry(7))
     resumed.end_step(1, {})
     assert [open_run(tmp_path).completed(step) for step in range(3)] == [True, True, False]
 
@@ -426,7 +426,7 @@ def test_the_kept_room_takes_the_file_that_has_become_larger(tmp_path):
 def test_ranks_that_resume_at_once_may_remove_the_same_directory(tmp_path, monkeypatch):
     """What another rank removed between being listed and being looked at is no error."""
     earlier = writer(tmp_path)
-    earlier.append_entry("actor_update", 0, entry(0))
+    earlier.sink("actor_update", 0).append(entry(0))
     earlier.wait()
     listed = layout.rank_directories
 
@@ -444,7 +444,7 @@ def test_ranks_that_resume_at_once_may_remove_the_same_directory(tmp_path, monke
 def waiting(run):
     """Let what is handed over to a writer wait until the end of the block."""
     begun, go_on = threading.Event(), threading.Event()
-    run._background.hand_over("a gate", lambda: (begun.set(), go_on.wait(20)))
+    run.background.hand_over("a gate", lambda: (begun.set(), go_on.wait(20)))
     assert begun.wait(20)
     yield
     go_on.set()
@@ -462,7 +462,7 @@ def test_entries_that_wait_together_are_written_together(tmp_path, monkeypatch):
         monkeypatch.setattr(run.manifest, "check", lambda: looks.append(1) or own())
         for number in range(50):
             line = entry(number, frames=("a frame", f"f{number % 2}"))
-            run.append_entry("actor_update", 0, line)
+            run.sink("actor_update", 0).append(line)
     run.wait()
     assert [part.count(b"\n") for part in written] == [50]
     assert len(looks) <= 2  # that of the wait too
@@ -482,7 +482,7 @@ def test_of_entries_that_wait_together_only_the_bad_one_is_lost(tmp_path):
     with waiting(run):
         for number in range(5):
             values = {"input_args": [float("nan")]} if number == 2 else {}
-            run.append_entry("actor_update", 0, entry(number, frames=("a frame",), **values))
+            run.sink("actor_update", 0).append(entry(number, frames=("a frame",), **values))
     run.end_step(0, {})
     run.close()
     assert lost == [("an entry", 1)]

@@ -40,7 +40,7 @@ def training(root, *faults, clip=None, **settings):
             if part == "weight":
                 part, described = "parameters_grad", {part: described}
             line.values[part] = described
-        recording.writer.append_entry(PHASE, recording.step, line)
+        recording.writer.sink(PHASE, recording.step).append(line)
 
     def ended(name, begin, parent, **values):
         write(name, begin, next(clock), parent, **values)

@@ -13,7 +13,6 @@ from helpers.runs import Recording, leave_as_killed, record_training, words
 
 from mindrlhf_msprobe import Probe, RunError, open_run
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.storage.directory.step_directories import StepDirectories
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.manifest.claim import remove_dumps
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
@@ -32,7 +31,7 @@ def killed(path: Path, steps: int = 2, task: str = "tensor") -> None:
     recording.writer.manifest.begin(steps)
     with recording.phase("actor_update"):
         recording.call("a", "Dense", lambda x: x + 1, np.ones(4))
-        recording.writer.save_tensor("actor_update", steps, "ahead", np.ones(3), None)
+        recording.writer.sink("actor_update", steps).save("ahead", np.ones(3), None)
     recording.data("loss", 1.0)
     leave_as_killed(recording.writer)
 
@@ -198,9 +197,9 @@ def test_a_file_of_others_in_the_way_of_a_recording_stays(tmp_path: Path) -> Non
     given = {"config": {"existing": "overwrite"}, "existing": "overwrite", "task": "tensor"}
     writer = RunWriter(path, rank=0, fault=fault, **given)
     for name in "ab":
-        writer.save_tensor("actor_update", 0, name, np.ones(2), None)
+        writer.sink("actor_update", 0).save(name, np.ones(2), None)
     line = JournalLine("Cell.b.Dense.forward.0", 0, 1, values={"input_args": [], "output": []})
-    writer.append_entry("actor_update", 0, line)
+    writer.sink("actor_update", 0).append(line)
     writer.end_step(0, lost)
     writer.close()
     assert words(lost) == {"a tensor": 1, "what msprobe's tools read": 1}
@@ -289,7 +288,7 @@ def test_a_step_is_recorded_while_another_rank_removes_what_is_empty(tmp_path, m
         mkdir(path, *mode)
 
     monkeypatch.setattr(os, "mkdir", tidied)
-    StepDirectories(tmp_path).make(directory)
+    Recording(tmp_path).writer._steps.make(directory)
     assert directory.is_dir()
 
 

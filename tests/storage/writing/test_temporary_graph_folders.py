@@ -8,11 +8,11 @@ import tempfile
 
 import pytest
 
-from mindrlhf_msprobe.storage.directory.graph_files import make_temporary
+from mindrlhf_msprobe.storage.writing.graph_files import make_temporary
 
 JOB = """
 import sys, time
-from mindrlhf_msprobe.storage.directory.graph_files import make_temporary
+from mindrlhf_msprobe.storage.writing.graph_files import make_temporary
 folder = make_temporary()
 (folder / "tensor.3_float32_17.npy").write_bytes(b"cut sho")
 print(folder, flush=True)

@@ -83,7 +83,7 @@ def _named(folder: Path) -> Iterator[tuple[os.DirEntry[str], re.Match[str]]]:
 
 
 def files_in(folder: Path, first: int = 0, last: int | None = None) -> Iterator[GraphFile]:
-    """Yield the files of graphs in a folder, in any order; what is named otherwise is not ours.
+    """Yield the files of graphs in a folder, in any order; files of other names are not ours.
 
     Args:
         first, last: the numbers between which they lie.

@@ -373,10 +373,10 @@ def test_a_directory_of_a_phase_that_goes_away_takes_no_step_silently(
     monkeypatch.setenv("RANK_SIZE", "2")
     recordings = [Recording(tmp_path, rank=rank) for rank in (0, 1)]
     faults: list[tuple[str, int]] = []
-    recordings[0].writer._background._fault = lambda what, error, n: faults.append(
+    recordings[0].writer.background._fault = lambda what, error, n: faults.append(
         (in_words(what, "en"), n)
     )
-    recordings[1].writer._background._fault = lambda what, error, n: None
+    recordings[1].writer.background._fault = lambda what, error, n: None
 
     def step(number: int, recording: Recording) -> None:
         with recording.phase("actor_update"):

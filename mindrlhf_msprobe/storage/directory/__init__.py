@@ -1,1 +1,0 @@
-"""Who may write into a run's directory, and what of it is whose."""
