@@ -49,6 +49,21 @@ class Place:
         parts = {"entries": list(self.entries), "what": list(self.what)}
         return {"from": run, **parts, "phases": list(self.phases), "steps": list(self.steps)}
 
+    @property
+    def of_trainer(self) -> bool:
+        """Whether it is what the trainer hands to a network, or makes of what that returned."""
+        return self.what in (("input",), ("gradient",))
+
+    def contains(self, other: Place) -> bool:
+        """Return whether all that is put in for another place is put in for this one."""
+        return (
+            self.what == other.what
+            and bool(other.entries)
+            and {*other.entries} <= {*self.entries}
+            and {*other.phases} <= {*self.phases}
+            and (not self.steps or {*other.steps} <= {*self.steps})
+        )
+
     def holds(self, finding: Finding) -> bool:
         """Return whether a record is one of those that are put in."""
         if finding.key is not None:

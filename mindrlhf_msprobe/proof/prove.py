@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.config import NO_END, phases_of
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 SIDE = "side"
 PROOF_FILE = "proof.json"
 _GIB = 1 << 30
+
+_OF_TRAINER = {"input", "gradient"}
 
 #: Is told what begins: a round's kind and number.
 Progress = Callable[[str, int], None]
@@ -105,6 +107,7 @@ class _Rounds:
         self._rounds: list[Round] = []
         self._causes: list[ProvenCause] = []
         self._places: list[Place] = []
+        self._contained: ProvenCause | None = None
         self._evidence: list[Message] = []
         self._noise: Where | None = None
         self._shown: tuple[int, int] | None = None
@@ -148,8 +151,7 @@ class _Rounds:
             place = self._next_of(places, tensors)
             if place is None:
                 return self._end(self._partly(), message("proof.still_there"), remaining=where)
-            self._contained: ProvenCause | None = None
-            self._replace_by(place)
+            self._put_in(place)
             trial = self._make("graft", number, self._settings(tensors))
             put_in = _put_in(open_run(trial.run))
             after = self._compare(self._of.a, trial.run, f"graft{number}/comparison")
@@ -159,13 +161,7 @@ class _Rounds:
             if place.entries and not put_in:
                 return self._end(self._partly(), message("proof.not_put_in"), remaining=where)
             explained = self._behind(first) - self._behind(after)
-            explained -= sum(cause.explained for cause in self._causes)
-            parts = (place.entries, place.what, place.phases, max(0, explained), place.keys)
-            reasons = divergence.reasons if divergence is not None else ()
-            cause = ProvenCause(where, *parts, reasons)
-            if (known := self._contained) is not None:  # it stays where it was found first
-                cause = replace(cause, where=known.where, reasons=known.reasons)
-            self._causes.append(cause)
+            self._take_cause(where, divergence.reasons if divergence else (), place, explained)
             left = [f for f in disagreeing(after) if not self._is_result(f)]
             if not left:
                 return self._end(Conclusion.PROVEN)
@@ -219,13 +215,34 @@ class _Rounds:
         entries = tuple(sorted(head for head in heads if alike(head) in kinds))
         return replace(place, entries=entries, phases=phases)
 
-    def _replace_by(self, place: Place) -> None:
+    def _take_cause(self, where: Where, reasons: Messages, place: Place, explained: int) -> None:
+        """Note what a place explains, as a cause or as a part of one that is known.
+
+        Key data that cannot be put in still differ in the trainer: what it makes of them, for one
+        phase after another, is one cause.
+        """
+        explained = max(0, explained - sum(cause.explained for cause in self._causes))
+        parts = (place.entries, place.what, place.phases, explained, place.keys, reasons)
+        cause = ProvenCause(where, *parts)
+        known = self._contained
+        if known is None and place.of_trainer:
+            known = next((c for c in self._causes if c.keys and {*c.what} <= _OF_TRAINER), None)
+            if known is not None:
+                self._causes.remove(known)
+                cause = _joined(known, cause)
+        if known is not None:  # it stays where it was found first
+            cause = replace(cause, where=known.where, reasons=known.reasons)
+        self._causes.append(cause)
+
+    def _put_in(self, place: Place) -> None:
         """Take a place; those that it contains are given up, with the causes that they were."""
+        self._contained = None
         for one in [*self._places]:
-            if set(one.entries) <= set(place.entries) and one.what == place.what and one.entries:
-                at = self._places.index(one)
+            if place.contains(one):
+                at = next(i for i, c in enumerate(self._causes) if {*one.entries} <= {*c.entries})
                 self._contained = self._contained or self._causes[at]
-                del self._places[at], self._causes[at]
+                self._places.remove(one)
+                del self._causes[at]
         self._places.append(place)
 
     def _settings(self, tensors: Run) -> dict[str, Any]:
@@ -332,6 +349,13 @@ class _Rounds:
             shown=self._shown,
             evidence=tuple(self._evidence),
         )
+
+
+def _joined(one: ProvenCause, other: ProvenCause) -> ProvenCause:
+    """Return two causes as one."""
+    names = ("entries", "what", "phases", "keys")
+    both: Any = {n: tuple(dict.fromkeys([*getattr(one, n), *getattr(other, n)])) for n in names}
+    return replace(one, explained=one.explained + other.explained, **both)
 
 
 def _of_network(place: Place, tensors: Run) -> Place:
