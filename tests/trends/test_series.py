@@ -67,9 +67,11 @@ def test_a_pattern_chooses_records_keys_and_derived_quantities(trained):
 def test_journals_are_read_once(trained, monkeypatch):
     """Whatever is asked for; and not at all for key data alone."""
     read = []
-    whole, journal = reader.Run.journal, reader.read_journal
-    monkeypatch.setattr(reader.Run, "journal", lambda *a: read.append(a[1:]) or whole(*a))
-    monkeypatch.setattr(reader, "read_journal", lambda *a: read.append(a) or journal(*a))
+    for name in ("journal", "_read_dump"):
+        of_run = getattr(reader.Run, name)
+        monkeypatch.setattr(
+            reader.Run, name, lambda *a, of_run=of_run: read.append(a[1:]) or of_run(*a)
+        )
     run = open_run(trained)
     run.trend("loss|head|gradient_norm|update_to_weight")
     assert len(read) == len(set(read)) == sum(len(run.phases_at(*p)) for p in run.places)

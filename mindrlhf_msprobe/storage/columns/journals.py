@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from operator import itemgetter
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
-from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.atomic import loads
 from mindrlhf_msprobe.storage.columns.columns import Columns, Heads
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson
@@ -19,12 +15,12 @@ from mindrlhf_msprobe.storage.journal_line import (
     HEAD,
     JournalLine,
     argument_of,
-    holds_gradients,
-    split_lines,
+    read_lines,
+    stacks_of,
 )
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
+from mindrlhf_msprobe.storage.records import Entry
 
 
 class JournalColumns(Columns):
@@ -74,16 +70,11 @@ class JournalColumns(Columns):
 
     def frames(self, number: int) -> tuple[str, ...]:
         """See `Columns.frames`."""
-        return self.stacks.get(self.lines[number].get("stack"), ())
+        return self._stacks.get(self.lines[number].get("stack"), ())
 
     @cached_property
-    def stacks(self) -> dict[int | None, tuple[str, ...]]:
-        """The frames of each call stack, by the number that lines have of it."""
-        return {
-            line.get("stack"): tuple(line["frames"] or ())
-            for line in self.lines
-            if "frames" in line
-        }
+    def _stacks(self) -> dict[int | None, tuple[str, ...]]:
+        return stacks_of(self.lines)
 
     @cached_property
     def _tails(self) -> list[tuple[bytes, dict[str, Any]]]:
@@ -103,22 +94,21 @@ class JournalColumns(Columns):
     def lines_of(self, raw: list[bytes]) -> list[dict[str, Any]] | None:
         """Return the lines of another journal without reading values that are the same bytes.
 
-        None where some are not: then the journal has to be read.
-
-        Raises:
-            ValueError, RecursionError: a line is damaged.
+        None where some are not, or one is damaged: then the journal has to be read.
         """
         if self._raw is None or len(self._raw) != len(raw):
             return None
-        found = []
-        for name, other, (tail, values) in zip(self.layout.names, raw, self._tails):
+        heads = []
+        for other, (tail, _) in zip(raw, self._tails):
             if not other.endswith(tail):
                 return None
-            head = loads(other[: -len(tail)] + b"}")
-            if not isinstance(head, dict) or head.get("entry") != name or not head.keys() <= HEAD:
-                return None
-            found.append(head | values)
-        return found
+            heads.append(other[: -len(tail)] + b"}")
+        found = read_lines(heads).lines
+        if [head["entry"] for head in found] != self.layout.names:
+            return None
+        if not all(head.keys() <= HEAD for head in found):
+            return None
+        return [head | values for head, (_, values) in zip(found, self._tails)]
 
     def marked(self, marks: tuple[bytes, ...]) -> list[int]:
         """See `Columns.marked`."""
@@ -128,12 +118,8 @@ class JournalColumns(Columns):
 
     def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
         """See `Columns.made`."""
-        lines = []
-        for number in numbers:
-            line = JournalLine.from_json(self.lines[number])
-            line.frames = self.frames(number)
-            lines.append(line)
-        return run.entries_of(lines, self.at)
+        lines = (JournalLine.from_json(self.lines[number], self._stacks) for number in numbers)
+        return run.entries_of([*lines], self.at)
 
 
 def columns_of_journal(
@@ -149,46 +135,16 @@ def columns_of_journal(
     Args:
         root: the run's directory.
     """
-    raw = split_lines(content)
+    raw = content.split(b"\n")[:-1]
     if marks:
         raw = [line for line in raw if any(mark in line for mark in marks)]
     try:
         same = like.lines_of(raw) if isinstance(like, JournalColumns) else None
-        if same is not None and all(map(_is_usual, same)):
+        if same is not None:
             return JournalColumns(at, same, layouts, root, raw=raw, like=like)
-        lines = [*map(loads, raw)]
-        for line in lines:
-            if not _is_usual(line):
-                JournalLine.from_json(line)  # says whether it is a line
-        if len({line["entry"] for line in lines}) < len(lines):
+        found = read_lines(raw)
+        if found.damaged or len(found.lines) < len(raw):
             return None
-        return JournalColumns(at, lines, layouts, root, raw=raw)
-    except (ValueError, RecursionError):
+        return JournalColumns(at, found.lines, layouts, root, raw=raw)
+    except ValueError:
         return None
-
-
-#: The types of the fields of nearly every line, in the order of `_usual`.
-_USUAL = {
-    (str, int, end, parent, int, NoneType, stack, frames)
-    for end in (int, NoneType)
-    for parent in (str, NoneType)
-    for stack, frames in ((int, NoneType), (NoneType, NoneType), (int, list))
-}
-_usual = itemgetter("entry", "seq", "end", "parent", "opening")
-
-
-def _is_usual(content: Any) -> bool:
-    """Return whether a line is a good one, as nearly all are, at a fraction of the full check."""
-    try:
-        entry, seq, end, parent, opening = _usual(content)
-    except (KeyError, TypeError):
-        return False
-    get, frames = content.get, content.get("frames")
-    rest = type(get("token")), type(get("stack")), type(frames)
-    types = (type(entry), type(seq), type(end), type(parent), type(opening), *rest)
-    good = types in _USUAL and len(entry) <= bounds.NAME
-    if good and frames:
-        good = {*map(type, frames)} == {str}
-    if good and PARAMETERS_GRAD in entry and holds_gradients(entry):
-        good = type(get(PARAMETERS_GRAD)) is dict
-    return good and 0 <= seq < bounds.PLACE and (end is None or 0 <= end < bounds.PLACE)

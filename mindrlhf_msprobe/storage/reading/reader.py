@@ -8,6 +8,7 @@ What cannot be read is listed in `Run.problems`, never silently left out.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,7 +24,6 @@ from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.phases import phase_order, role_of
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.atomic import loads
 from mindrlhf_msprobe.storage.directory.job import RankLock
 from mindrlhf_msprobe.storage.directory.others import Others
 from mindrlhf_msprobe.storage.foreign import msprobe as foreign
@@ -32,8 +32,9 @@ from mindrlhf_msprobe.storage.foreign.format import Format, refused_dump, refuse
 from mindrlhf_msprobe.storage.journal_line import (
     JournalLine,
     argument_of,
-    line_ends,
-    read_journal,
+    entry_in,
+    read_lines,
+    stacks_of,
 )
 from mindrlhf_msprobe.storage.leaves import made_by
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
@@ -546,42 +547,35 @@ class Run:
         self, phase: str | None = None, step: int | None = None, rank: int | None = None
     ) -> list[Entry]:
         """Return the entries of a phase, step and rank (None: of all), as they began in time."""
-        found: list[Entry] = []
         places = self._layer_dirs.at(step, rank, phase)
-        for at in sorted(places, key=lambda p: (p.step, p.rank, phase_order(p.phase), p.phase)):
-            entries = self._read_entries(at)
-            timeless = self._without_times(at.step, at.rank)
-            if timeless and at.phase not in timeless:
-                entries = [*map(foreign.in_usual_order, entries)]
-            found += entries
+        in_order = sorted(places, key=lambda p: (p.step, p.rank, phase_order(p.phase), p.phase))
+        found = (entry for at in in_order for entry in self.each_entry(at))
         return sorted(found, key=lambda entry: (entry.step, entry.rank, entry.seq))
 
     def each_entry(self, at: LayerPlace) -> Iterator[Entry]:
-        """Yield the entries of one place as they began in time; of all only their bytes are held.
+        """Yield the entries of one place as they began in time; those before are not held.
 
-        Where a line of the journal cannot be read, or there is no journal, they are those of
-        `entries`.
+        What cannot be read is a problem.
         """
-        content = self.journal(at) or b""
-        ends = line_ends(content).tolist()
-        spans = zip([0, *(end + 1 for end in ends)], ends)
-        try:
-            lines = sorted((loads(content[start:end])["seq"], start, end) for start, end in spans)
-        except (ValueError, TypeError, LookupError, RecursionError):
-            lines = []
-        if not lines:
-            yield from self.entries(*at)
-            return
-        files, damaged = self.locator(at), False
-        for _, start, end in lines:
+        lines, dialect = self._read_dump(at)
+        timeless = self._without_times(at.step, at.rank)
+        damaged: dict[int, Message] = {}
+        files = self.locator(at)
+        for number in sorted(range(len(lines)), key=lambda n: lines[n].seq):
+            line = lines[number]
             try:
-                entry = _entry(JournalLine.read(content[start:end]), files, at)
-            except (ValueError, TypeError, AttributeError, RecursionError):
-                damaged = True
+                entry = _entry(line, files, at, dialect)
+            except Exception as error:  # one entry that is none costs no other
+                why, name = layout.why_unread(error), line.entry[:_MOST_SHOWN]
+                damaged[number] = message("unread.of_file_colon", file=name, why=why)
                 continue
-            yield entry
-        if damaged:
-            self.entries(*at)  # says which lines cannot be read
+            usual = timeless and at.phase not in timeless
+            yield foreign.in_usual_order(entry) if usual else entry
+        said = [damaged[number] for number in sorted(damaged)]
+        if (more := len(said) - _MOST_NAMED) > 0:
+            said[_MOST_NAMED:] = [message("unread.more_entries", count=more)]
+        for why in said:
+            self._problem(Problem(self._layer_dirs[at], why, *at))
 
     def times_are_lost(self, step: int, rank: int) -> bool:
         """Return whether a journal of one place is missing, and its dump.json is read instead.
@@ -646,7 +640,7 @@ class Run:
             return None
         whole = content.endswith(b"\n") or not content
         listed = self._entries_listed(at)
-        if not whole or (listed and len(line_ends(content)) < listed):
+        if not whole or (listed and content.count(b"\n") < listed):
             return None
         return content
 
@@ -760,28 +754,14 @@ class Run:
                 self._problem(Problem(read, layout.why_unread(error), *at))
             return [], OWN.name
 
-    def _read_entries(self, at: LayerPlace) -> list[Entry]:
-        lines, dialect = self._read_dump(at)
-        entries: list[Entry] = []
-        damaged: list[Message] = []
-        files = self.locator(at)
-        for line in lines:
-            try:
-                entries.append(_entry(line, files, at, dialect))
-            except Exception as error:  # one entry that is none costs no other
-                why, name = layout.why_unread(error), line.entry[:_MOST_SHOWN]
-                damaged.append(message("unread.of_file_colon", file=name, why=why))
-        if (more := len(damaged) - _MOST_NAMED) > 0:
-            damaged[_MOST_NAMED:] = [message("unread.more_entries", count=more)]
-        for why in damaged:
-            self._problem(Problem(self._layer_dirs[at], why, *at))
-        return entries
-
     def _read_lines(self, at: LayerPlace) -> list[JournalLine]:
         journal = self.journal_path(at)
-        content = read_journal(self.path, journal)
+        *raw, rest = layout.read_inside(self.path, journal, bounds.JOURNAL).split(b"\n")
+        content = read_lines(raw, json.loads)  # whole numbers of any size
+        lost = content.damaged
         # Only a step that was not ended may end in a line cut short.
-        lost = content.damaged | (content.torn if self.completed(at.step, at.rank) else {})
+        if rest and self.completed(at.step, at.rank):
+            lost[len(raw) + 1] = entry_in(rest)
         if lost:
             named = [[n, lost[n][:_MOST_SHOWN]] for n in [*lost][:_MOST_NAMED]]
             why = message("unread.damaged_lines", count=len(lost), lines=named)
@@ -791,7 +771,8 @@ class Run:
             of = {"listed": listed, "manifest": layout.manifest_name(at.rank)}
             why = message("unread.fewer_entries", count=len(content.lines), **of)
             self._problem(Problem(journal, why, *at, partial=True))
-        return content.lines
+        stacks = stacks_of(content.lines)
+        return [JournalLine.from_json(line, stacks) for line in content.lines]
 
     def _unlisted(self, path: Path, error: OSError) -> None:
         """Note a directory that cannot be listed, and everything that may lie in it."""
