@@ -59,9 +59,8 @@ from mindrlhf_msprobe.storage.reading.places import (
     step_and_rank,
 )
 from mindrlhf_msprobe.storage.reading.problems import Problem, missing
-from mindrlhf_msprobe.storage.reading.step_times import StepTimes, Timeline
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record, bounded
-from mindrlhf_msprobe.storage.step_lines import StepLines
+from mindrlhf_msprobe.storage.step_lines import StepLines, StepTimes, time_lines
 
 _T = TypeVar("_T")
 _MOST_NAMED = 20  # of the entries of one place that cannot be read
@@ -165,7 +164,6 @@ class Run:
         self._layer_dirs: Directories[LayerPlace] = Directories()
         self._key_dirs: Directories[KeyPlace] = Directories()
         self._lost_times: dict[tuple[int, int], set[str]] = {}
-        self._timelines: dict[int, Timeline] = {}
         self._use([])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -436,31 +434,31 @@ class Run:
 
         What cannot be read is a problem.
         """
-        with self._timeline(rank, step) as timeline:
-            return timeline.at(step)
+        with self._times(rank, step) as lines:
+            return lines.of_step(step)
         return None
 
     def timed_steps(self, rank: int = 0) -> list[int]:
         """Return the steps whose times `timeline` knows, also those of which nothing else was."""
-        with self._timeline(rank) as timeline:
-            return timeline.steps()
+        with self._times(rank) as lines:
+            return lines.steps()
         return []
 
     @contextmanager
-    def _timeline(self, rank: int, step: int | None = None) -> Iterator[Timeline]:
-        timeline = self._timelines.setdefault(rank, Timeline(self.path, rank))
+    def _times(self, rank: int, step: int | None = None) -> Iterator[StepLines[StepTimes]]:
+        lines = time_lines(self.path, rank)
         try:
-            yield timeline
+            yield lines
         except (OSError, ValueError) as error:
-            self._problem(Problem(timeline.path, layout.why_unread(error), None, step, rank))
-        self._count_damaged(timeline, rank)
+            self._problem(Problem(lines.path, layout.why_unread(error), None, step, rank))
+        self._count_damaged(lines, rank)
 
     def side_lines(self, lines: StepLines[_T], rank: int) -> Iterator[_T]:
         """Yield the lines of a file beside the journals; an unreadable line becomes a problem."""
         yield from lines.read()
         self._count_damaged(lines, rank)
 
-    def _count_damaged(self, lines: Timeline | StepLines[Any], rank: int) -> None:
+    def _count_damaged(self, lines: StepLines[Any], rank: int) -> None:
         if lines.damaged:
             why = message("unread.damaged_lines", count=lines.damaged)
             self._problem(Problem(lines.path, why, None, None, rank))

@@ -37,7 +37,7 @@ from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
 from mindrlhf_msprobe.storage.manifest.notes import Note, Written
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
-from mindrlhf_msprobe.storage.reading.step_times import append_times
+from mindrlhf_msprobe.storage.step_lines import time_lines
 from mindrlhf_msprobe.storage.writing.background import Background, FaultSink, Job
 from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
 from mindrlhf_msprobe.storage.writing.phase_files import ENTRY, PhaseFiles
@@ -486,7 +486,7 @@ class RunWriter:
                 self._note_step(step, complete=complete, has_data=has_data)
                 try:
                     if times is not None:
-                        append_times(self.root, self.rank, times())
+                        time_lines(self.root, self.rank).append([times()])
                 except Exception as error:
                     self._background.report(message("lost.times"), error)
                 self.manifest.note_lost(lost)
