@@ -57,7 +57,7 @@ class Trait(enum.Flag):
     #: A collection does not have it, or no run has it.
     OF_RUNS = enum.auto()
     OF_COLLECTIONS = enum.auto()
-    #: A pack of msprobe's says it otherwise: statistics for fingerprints, other functions.
+    #: A pack of msprobe's says it in its own way: statistics for fingerprints, other functions.
     OTHER_IN_PACKS = enum.auto()
 
 

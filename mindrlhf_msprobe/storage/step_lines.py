@@ -231,7 +231,7 @@ def benchmark_lines(root: Path, rank: int) -> StepLines[dict[str, Any]]:
 
 
 class RowsOfSteps:
-    """The rows of a rank, read once, as far as they are asked for.
+    """The rows of a rank, read once, as far as they are wanted.
 
     Args:
         rows: in the order of their steps; one that says a later step holds up no others.

@@ -1,8 +1,10 @@
-"""One pass over a run: every journal and every save at most once, what was asked for is kept."""
+"""One pass over a run: every journal and every save at most once, what is wanted is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
@@ -14,8 +16,9 @@ from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.settings import Settings
 from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable
 from mindrlhf_msprobe.storage.columns.columns import Columns
-from mindrlhf_msprobe.storage.columns.layouts import Layouts
-from mindrlhf_msprobe.storage.columns.reading import columns_of_entries
+from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, record_names
+from mindrlhf_msprobe.storage.columns.reading import columns_of
+from mindrlhf_msprobe.storage.leaves import leaf_from_json
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -26,7 +29,7 @@ from mindrlhf_msprobe.storage.reading.series import (
     Series,
     statistic_of,
 )
-from mindrlhf_msprobe.storage.records import Entry, Record
+from mindrlhf_msprobe.storage.records import Record
 from mindrlhf_msprobe.trends.derived import (
     KEYS_READ,
     OF_KEYS,
@@ -47,7 +50,7 @@ _OF_KEY, _OF_RECORD = "mean", "norm"  # statistics, unless one is chosen
 
 @dataclass(frozen=True)
 class Choice:
-    """What is asked for; nothing chosen: the mean of every key, and every derived quantity.
+    """What is wanted; nothing chosen: the mean of every key, and every derived quantity.
 
     Attributes:
         pattern: a regular expression on the names of records, keys and derived quantities.
@@ -79,7 +82,7 @@ class Trends:
 
     Attributes:
         series: derived quantities, keys, then layers and records.
-        missing: derived quantities that were asked for and are not there, with the reason.
+        missing: derived quantities that were requested and are not there, with the reason.
     """
 
     series: list[Series]
@@ -89,7 +92,7 @@ class Trends:
 def read_trends(
     run: Run, choice: Choice, progress: Callable[[int, int], None] | None = None
 ) -> Trends:
-    """Return the series of a run that are asked for.
+    """Return the series of a run that are wanted.
 
     Args:
         progress: called with (done, all) after each step of a rank.
@@ -97,7 +100,7 @@ def read_trends(
     Raises:
         UsageError: a pattern cannot be used, or a name of a statistic, rank, phase or derived
             quantity is not known.
-        RunError: a key that was asked for, or what a pattern matches, is not there.
+        RunError: a key that was requested, or what a pattern matches, is not there.
     """
     wanted = _Wanted(run, choice)
     places = sorted(p for p in run.places if choice.rank in (None, p[1]))
@@ -155,7 +158,7 @@ class _Wanted:
         self._layouts = Layouts()
         self._why: dict[str, Message] = {}
         self._near: dict[str, None] = {}
-        self._matched = False  # whether anything has a name that was asked for
+        self._matched = False  # whether anything has a name that was requested
         self._found = Gathered()
 
     def read(self, step: int, rank: int) -> None:
@@ -183,27 +186,25 @@ class _Wanted:
         return sorted(found.series(), key=_order)
 
     def _columns(self, at: LayerPlace) -> Columns:
-        """Return what gatherers read of a place, and take the records that are asked for."""
+        """Return what gatherers read of a place, and take the records that are wanted."""
         if self._records is None:
             return columns_with_weights(self._run, at, self._layouts)
-        entries = self._run.entries(*at)
-        for entry in entries:
-            for record in entry.records:
-                self._take_record(entry, record)
-        own = entries if self._gather else []
-        return columns_of_entries(self._run, at, own, self._layouts)
-
-    def _take_record(self, entry: Entry, record: Record) -> None:
-        if self._records is None or not self._records.search(record.name):
-            if len(self._near) < _MOST_NEAR:
-                self._near[record.name] = None
-            return
+        columns = columns_of(self._run, at, self._layouts)
+        matched, others = columns.layout.once(_matching, self._records)
+        self._near |= dict.fromkeys(others[: _MOST_NEAR - len(self._near)])
+        if not matched:
+            return columns
         self._matched = True
         statistic = self._choice.statistic or _OF_RECORD
-        value = statistic_of(record, statistic)
-        if value is not None:
-            at, phase = (entry.step, entry.rank, 0), entry.phase
-            self._found.add("record", record.name, value, at, statistic=statistic, phase=phase)
+        files, seqs = self._run.locator(at), columns.heads.seqs
+        for _, row, name in sorted(matched, key=lambda one: seqs[one[0]]):
+            leaf = leaf_from_json(dict(columns.values.leaf(row)))
+            record = Record(name, "", "", *files.locate(leaf, leaf.data_name))
+            value = statistic_of(record, statistic)
+            if value is not None:
+                place = at.step, at.rank, 0
+                self._found.add("record", name, value, place, statistic=statistic, phase=at.phase)
+        return columns
 
     def _take_key(self, datum: KeyDatum) -> None:
         self._matched = True
@@ -251,12 +252,12 @@ class _Wanted:
         series = sorted(self._found.series(), key=_order)
         choice = self._choice
         if not (series or choice.everything or choice.derived):
-            asked = choice.pattern or choice.record or ", ".join(choice.keys)
-            of = {"path": str(self._run.path), "asked": shortened(asked)}
+            wanted = choice.pattern or choice.record or ", ".join(choice.keys)
+            of = {"path": str(self._run.path), "asked": shortened(wanted)}
             if self._matched:
                 statistic = choice.statistic or _OF_KEY
                 raise RunError.saying("trend.no_numbers", **of, statistic=statistic)
-            near = nearest_names(asked, [*self._run.keys, *_OWN_NAMES, *self._near])
+            near = nearest_names(wanted, [*self._run.keys, *_OWN_NAMES, *self._near])
             raise RunError.saying("trend.nothing_matches", **of, near=near)
         there = {s.name for s in series if s.kind == "derived"}
         whys = {name: gatherer.missing() for name, gatherer in self._gather.items()}
@@ -268,6 +269,18 @@ class _Wanted:
         said = next((keys[name] for name in ROLLOUT_LOG_PROB if name in keys), None)
         not_recorded = next(iter(said), None) if isinstance(said, tuple) else None
         return Trends(series, [*missing, *self._metrics.missing(not_recorded)])
+
+
+def _matching(layout: Layout, pattern: Pattern) -> tuple[list[tuple[int, int, str]], list[str]]:
+    """Return entry, row and name of each record that a pattern matches, and the other names."""
+    numbers = np.repeat(np.arange(len(layout.names)), np.diff(layout.first)).tolist()
+    matched, others = [], []
+    for row, name in enumerate(record_names(layout)):
+        if pattern.search(name):
+            matched.append((numbers[row], row, name))
+        else:
+            others.append(name)
+    return matched, others
 
 
 def _order(series: Series) -> tuple[int, int]:

@@ -175,7 +175,7 @@ def _of_tokens(
     clip_range: tuple[float, float],
     undefined: dict[str, Message],
 ) -> dict[str, float]:
-    """Return what is computed of all tokens alike, whichever sequence they are of; [tokens]."""
+    """Return what is computed of all tokens together, whichever sequence they are of; [tokens]."""
     log_ratio = training - rollout
     beyond = np.expm1(log_ratio)  # ρ − 1
     k3 = np.where(np.isposinf(beyond), np.inf, beyond - log_ratio)
@@ -253,13 +253,13 @@ class RolloutMetrics:
     """Gathers the metrics that are wanted.
 
     Args:
-        names: derived quantities that are asked for; `ROLLOUT_CORR`: every metric.
+        names: derived quantities that are wanted; `ROLLOUT_CORR`: every metric.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        asked = set(names)
-        self._whole = ROLLOUT_CORR in asked
-        self._names = [name for name in METRICS if self._whole or name in asked]
+        wanted = set(names)
+        self._whole = ROLLOUT_CORR in wanted
+        self._names = [name for name in METRICS if self._whole or name in wanted]
         self._why: Message | None = None
         self._undefined: dict[str, Message] = {}
         self._found: set[str] = set()

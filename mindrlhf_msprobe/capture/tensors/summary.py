@@ -41,8 +41,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
     rows_of,
     size_of,
 )
-from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.shards import COPY, MEAN, SUM, Shard, ShardAxis
+from mindrlhf_msprobe.storage.leaves import COPY, MEAN, SUM, Leaf, Shard, ShardAxis
 
 _BLOCK = 1 << 16  # elements converted to float64 at a time: 512 KiB
 _FLOAT32_BLOCK = 1 << 8  # float32 elements added up before float64 takes over

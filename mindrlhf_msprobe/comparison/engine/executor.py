@@ -2,9 +2,9 @@
 
 The work is a list of steps, each of one rank. A step with large tensors comes back with pairs that
 are still to be compared; they are put together into chunks of about equal size, of which every
-worker takes the next. A pair that is large by itself comes back with what is asked of its elements;
-that is answered span by span, and then the pair gets its status. Whoever does the work, the result
-is the same.
+worker takes the next. A pair that is large by itself comes back with what has to be known of its
+elements; that is answered span by span, and then the pair gets its status. Whoever does the work,
+the result is the same.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import Cut, Gathering, Part, answer_span
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
-    Asked,
     Job,
+    Large,
     PairResult,
     PairWork,
     StepResult,
-    compare_or_ask,
+    compare_or_cut,
     compare_step,
 )
 from mindrlhf_msprobe.comparison.steps.tally import Folding
@@ -90,7 +90,7 @@ class SpanTask:
 
 
 Task = StepTask | ChunkTask | SpanTask
-Result = tuple[StepResult, ...] | tuple["PairResult | Asked", ...] | Part
+Result = tuple[StepResult, ...] | tuple["PairResult | Large", ...] | Part
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def perform(job: Job, task: Task) -> Result | Failure:
             return tuple(results)
         if isinstance(task, SpanTask):
             return answer_span(task.cut, task.number)
-        return tuple(compare_or_ask(job, work) for work in task.works)
+        return tuple(compare_or_cut(job, work) for work in task.works)
     except Exception as error:
         return Failure(f"{type(error).__name__}: {error}")
 
@@ -356,9 +356,9 @@ class _Schedule:
             self._results[at].finish()
             self._folding.finished(self._results[at])
 
-    def _begin(self, asked: Asked) -> None:
+    def _begin(self, large: Large) -> None:
         """Have a large pair compared span by span."""
-        work, cut = asked.work, asked.cut
+        work, cut = large.work, large.cut
         tasks = [SpanTask(work, cut, number) for number in range(len(cut))]
         self._gatherings[tasks[0].question] = Gathering(cut)
         self._begun.extend(tasks)

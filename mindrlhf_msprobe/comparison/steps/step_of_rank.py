@@ -250,7 +250,7 @@ class PairResult:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Large:
     """A large pair, and what has to be known of its elements before it can be compared."""
 
     work: PairWork
@@ -452,14 +452,14 @@ def compare_whole_step(job: Job, step: int, rank: int) -> StepResult:
     return result
 
 
-def compare_or_ask(job: Job, work: PairWork) -> PairResult | Asked:
+def compare_or_cut(job: Job, work: PairWork) -> PairResult | Large:
     """Compare one pair of records, unless it is large: then say what is to be known first."""
     try:
         return compare_pair(job, work, Elements(job.span_bytes, work.answers))
     except Unanswered as unanswered:
         if work.given_up:
             return PairResult(*work.at, Status.UNREADABLE, None, work.given_up, ())
-        return Asked(work, unanswered.cut)
+        return Large(work, unanswered.cut)
 
 
 def compare_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> PairResult:

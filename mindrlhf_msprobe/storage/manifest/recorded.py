@@ -32,7 +32,7 @@ Span = list[Any]
 
 
 def with_step(spans: Sequence[Span], step: int, count: int) -> list[Span]:
-    """Return spans with one step more; what they say of that step otherwise goes."""
+    """Return spans with one step more; what they said of that step goes."""
     kept = [[*span] for span in before(spans, step)]
     later = [[*span] for span in spans if span[0] > step]
     if kept and kept[-1][1] == step - 1 and kept[-1][2] == count:

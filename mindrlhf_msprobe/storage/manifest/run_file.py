@@ -254,7 +254,7 @@ class World(Part):
 
 
 class Config(Part):
-    """The msprobe_config, as far as it is asked of a run without being checked."""
+    """The msprobe_config, as far as it is read of a run without being checked."""
 
     ranks = Key(_numbers)
     phases = Key(_object)

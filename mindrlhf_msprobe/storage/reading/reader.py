@@ -1,4 +1,4 @@
-"""A run as an object: what was recorded, read when it is asked for.
+"""A run as an object: what was recorded, read when it is wanted.
 
 Reads this package's runs, also those of a killed job, and msprobe's dumps: rank directories
 `rank`, `rank<N>`, `proc<pid>`; key data with or without micro-steps; seed-style `<key>0.npy`.
@@ -8,6 +8,8 @@ What cannot be read is listed in `Run.problems`, never silently left out.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -27,8 +29,14 @@ from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.directory.job import RankLock
 from mindrlhf_msprobe.storage.directory.others import Others
 from mindrlhf_msprobe.storage.foreign import msprobe as foreign
-from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
-from mindrlhf_msprobe.storage.foreign.format import Format, refused_dump, refused_files
+from mindrlhf_msprobe.storage.foreign.dialect import (
+    MSPROBE,
+    OWN,
+    Dialect,
+    Format,
+    refused_dump,
+    refused_files,
+)
 from mindrlhf_msprobe.storage.journal_line import (
     JournalLine,
     argument_of,
@@ -268,12 +276,14 @@ class Run:
     @cached_property
     def stops(self) -> list[Stop]:
         """Where its ranks stopped, those that did not finish: failed, were killed, still run."""
-        return [
-            replace(stop, phase=self._last_phase(stop.step, stop.rank))
-            if stop.phase is None and stop.state in (RUNNING, KILLED)
-            else stop
-            for stop in self._noted_stops
-        ]
+        found = []
+        for stop in self._noted_stops:
+            if stop.phase is None and stop.state in (RUNNING, KILLED):
+                entries = self.each_entry(None, stop.step, stop.rank)
+                last = max(entries, key=lambda entry: entry.seq, default=None)
+                stop = replace(stop, phase=None if last is None else last.phase)
+            found.append(stop)
+        return found
 
     def stop_of(self, rank: int) -> Stop | None:
         """Return where a rank stopped, as its manifest says; a single manifest is of every rank."""
@@ -289,11 +299,6 @@ class Run:
             for file in self.run_files
         )
         return sorted((stop for stop in found if stop is not None), key=lambda stop: stop.rank)
-
-    def _last_phase(self, step: int, rank: int) -> str | None:
-        """Return the phase in which the last entry of a step began."""
-        entries = self.entries(step=step, rank=rank)
-        return max(entries, key=lambda entry: entry.seq).phase if entries else None
 
     @property
     def _recorded_at(self) -> set[tuple[int, int]]:
@@ -545,16 +550,23 @@ class Run:
         self, phase: str | None = None, step: int | None = None, rank: int | None = None
     ) -> list[Entry]:
         """Return the entries of a phase, step and rank (None: of all), as they began in time."""
-        places = self._layer_dirs.at(step, rank, phase)
-        in_order = sorted(places, key=lambda p: (p.step, p.rank, phase_order(p.phase), p.phase))
-        found = (entry for at in in_order for entry in self.each_entry(at))
-        return sorted(found, key=lambda entry: (entry.step, entry.rank, entry.seq))
+        return [*self.each_entry(phase, step, rank)]
 
-    def each_entry(self, at: LayerPlace) -> Iterator[Entry]:
-        """Yield the entries of one place as they began in time; those before are not held.
+    def each_entry(
+        self, phase: str | None = None, step: int | None = None, rank: int | None = None
+    ) -> Iterator[Entry]:
+        """Yield the same one by one; those before are let go of.
 
         What cannot be read is a problem.
         """
+        places = sorted(
+            self._layer_dirs.at(step, rank, phase),
+            key=lambda at: (at.step, at.rank, phase_order(at.phase), at.phase),
+        )
+        for _, phases in itertools.groupby(places, lambda at: (at.step, at.rank)):
+            yield from heapq.merge(*map(self._entries_at, phases), key=lambda entry: entry.seq)
+
+    def _entries_at(self, at: LayerPlace) -> Iterator[Entry]:
         lines, dialect = self._read_dump(at)
         timeless = self._without_times(at.step, at.rank)
         damaged: dict[int, Message] = {}
@@ -643,7 +655,7 @@ class Run:
         return content
 
     def _leaves_run(self, directory: Path) -> bool:
-        """Return whether a link leads a directory of entries, or that of its tensors, elsewhere."""
+        """Return whether a link leads a directory of entries, or that of its tensors, out of it."""
         linked = (directory, directory / layout.TENSOR_DIR)
         return not all(layout.inside(self.path, path) for path in linked)
 

@@ -391,8 +391,8 @@ def test_a_worker_that_is_stopped(large, tmp_path):
 def test_no_more_workers_than_there_is_work(large, small, monkeypatch):
     """However many are asked for: one for each task, and a few for each core."""
     started = []
-    start = local.start
-    monkeypatch.setattr(local, "start", lambda *a: started.append(a) or start(*a))
+    start = local.Worker
+    monkeypatch.setattr(local, "Worker", lambda *a: started.append(a) or start(*a))
     compare_runs(*small, workers=100_000)
     assert 1 <= len(started) <= 4  # steps of ranks
     started.clear()
