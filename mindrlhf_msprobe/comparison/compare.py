@@ -61,6 +61,7 @@ from mindrlhf_msprobe.findings import (
     Stopped,
 )
 from mindrlhf_msprobe.storage.manifest.run_file import RUNNING
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Prepared:
     earlier: Earlier | None = None
     steps: Collection[int] = ()
 
-    def rank_steps(self) -> list[tuple[int, int]]:
+    def rank_steps(self) -> list[StepPlace]:
         """Return every step and rank that is to be compared, in order.
 
         Raises:
@@ -146,10 +147,10 @@ class Prepared:
         found = sorted(job.sides[0].rank_steps() | job.sides[1].rank_steps())
         self.steps = {step for step, _ in found}
         check_steps(chosen, self.steps)
-        rank_steps = [at for at in found if chosen.takes_step(at[0])]
+        rank_steps = [at for at in found if chosen.takes_step(at.step)]
         _check_patterns(job, rank_steps)
         self.notes += _unused_names(job, rank_steps)
-        check_names(chosen, lambda: (job.load(*at) for at in rank_steps))
+        check_names(chosen, lambda: (job.load(at) for at in rank_steps))
         return rank_steps
 
     def conclude(self, results: Sequence[StepResult]) -> Comparison:
@@ -211,7 +212,7 @@ def runs_of(request: Request) -> list[_PathLike]:
 
 def compare_steps(
     prepared: Prepared,
-    rank_steps: Sequence[tuple[int, int]],
+    rank_steps: Sequence[StepPlace],
     meanwhile: Callable[[], None] | None = None,
 ) -> list[StepResult]:
     """Compare steps, as many at once as was requested; return what was found, in their order.
@@ -224,7 +225,7 @@ def compare_steps(
     results: list[StepResult] = []
     folding = Folding(FOLD_ABOVE, len(rank_steps), all_rows=request.all_rows)
     # With first_only step after step, up to that of the first divergence.
-    by_step = itertools.groupby(rank_steps, lambda at: at[0] if job.chosen.first_only else None)
+    by_step = itertools.groupby(rank_steps, lambda at: at.step if job.chosen.first_only else None)
     for _, group in by_step:
         results += run(
             job,
@@ -240,9 +241,9 @@ def compare_steps(
     if folding.many:
         return results
     # There turned out to be few records: what was counted wholesale is compared once more.
-    again = [(result.step, result.rank) for result in results if not result.whole]
-    whole = {(result.step, result.rank): result for result in run(job, again, start)}
-    return [whole.get((result.step, result.rank), result) for result in results]
+    again = [result.at for result in results if not result.whole]
+    whole = {result.at: result for result in run(job, again, start)}
+    return [whole.get(result.at, result) for result in results]
 
 
 def _of_runs(found: Iterable[tuple[str | Message, Iterable[Message]]]) -> Messages:
@@ -265,7 +266,7 @@ def _incomplete(job: Job, results: Sequence[StepResult]) -> Messages:
 
 def _unread(job: Job, results: Sequence[StepResult]) -> Messages:
     """Return what could not be read of A and B, as far as it concerns what was compared."""
-    rank_steps = [(result.step, result.rank) for result in results]
+    rank_steps = [result.at for result in results]
     return _of_runs(
         (name, (*view.unread(rank_steps, common=job.chosen.common), *merged_problems(results, i)))
         for i, (name, view) in enumerate(zip("AB", job.sides))
@@ -575,7 +576,7 @@ def _mappings(
     return None, by_file, [*notes, message("pairing.read_as", path=mapping, kind=kind.value)]
 
 
-def _unused_names(job: Job, rank_steps: Sequence[tuple[int, int]]) -> list[Message]:
+def _unused_names(job: Job, rank_steps: Sequence[StepPlace]) -> list[Message]:
     """Say which names of a mapping are of nothing in B."""
     mapping = job.msprobe_mapping
     if mapping is None:
@@ -586,7 +587,7 @@ def _unused_names(job: Job, rank_steps: Sequence[tuple[int, int]]) -> list[Messa
     for at in rank_steps:
         if not left.names:
             break
-        left.note(job.load(*at)[1].entries)
+        left.note(job.load(at)[1].entries)
     if not left.names:
         return []
     first, *others = left.names
@@ -594,12 +595,12 @@ def _unused_names(job: Job, rank_steps: Sequence[tuple[int, int]]) -> list[Messa
     return [message("pairing.unused_names", **what)]
 
 
-def _check_patterns(job: Job, rank_steps: Sequence[tuple[int, int]]) -> None:
+def _check_patterns(job: Job, rank_steps: Sequence[StepPlace]) -> None:
     """Refuse rules and name patterns that match nothing, before any tensor is read."""
     rules = {rule.pattern: pattern(rule.pattern).search for rule in job.tolerances.rules}
-    for unused in unmatched(rules, (record_names(job.load(*at)) for at in rank_steps)):
+    for unused in unmatched(rules, (record_names(job.load(at)) for at in rank_steps)):
         raise UsageError.saying("error.rule_unused", pattern=unused)
     names = {rule.source: rule.rename for rule in job.mapping}
-    cells = ({entry.cell for entry in job.load(*at)[0].entries} for at in rank_steps)
+    cells = ({entry.cell for entry in job.load(at)[0].entries} for at in rank_steps)
     for unused in unmatched(names, cells):
         raise UsageError.saying("error.name_unused", pattern=unused, path=job.sides[0].run.path)

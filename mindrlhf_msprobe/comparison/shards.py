@@ -43,13 +43,11 @@ from mindrlhf_msprobe.findings import Comparison, CoverageGap, Finding
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.layout import UnreadError, why_unread
 from mindrlhf_msprobe.storage.outputs import Output, refuse, written
+from mindrlhf_msprobe.storage.place import StepPlace
 
 #: What every part begins with; a part of another version of this package is refused.
 _HEAD = {"kind": "mindrlhf_msprobe.part", "schema": 1, "version": __version__}
 _SUFFIX = ".part.gz"
-
-#: A step and a rank.
-At = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class Part:
     of: int
     runs: tuple[str, str | None]
     options: Options
-    held: tuple[At, ...] = ()
+    held: tuple[tuple[int, int], ...] = ()
     attempts: tuple[Mapping[int, str], ...] = ()
     host: str = field(default_factory=platform.node)
 
@@ -373,7 +371,7 @@ def compare_shard(request: Request, number: int, of: int, output: _PathLike) -> 
     )
 
 
-def shard_of(job: Job, rank_steps: Sequence[At], number: int, of: int) -> list[At]:
+def shard_of(job: Job, rank_steps: Sequence[StepPlace], number: int, of: int) -> list[StepPlace]:
     """Return what a shard compares: a block of ranks, or of the steps of one rank.
 
     The blocks depend on how many ranks the job has, as its manifests say, and not on which of them
@@ -390,7 +388,7 @@ def shard_of(job: Job, rank_steps: Sequence[At], number: int, of: int) -> list[A
         block = (rank * steps[rank] + seen[rank]) * of // (world * steps[rank])
         seen[rank] += 1
         if block == number - 1:
-            chosen.append((step, rank))
+            chosen.append(StepPlace(step, rank))
     return chosen
 
 
@@ -451,7 +449,7 @@ def reduce_parts(
     options["keys"] = dict(parts[0].options.keys)
     results = _joined(files, parts, all_rows=options["all_rows"])
     first = _first(results)
-    by = parts[0] if first is None else _holder((first.step, first.rank), parts)
+    by = parts[0] if first is None else _holder(first.at, parts)
     runs = by.runs if a is None else (a, b)
     if len([run for run in runs if run]) != len([run for run in by.runs if run]):
         raise UsageError.saying("error.parts_runs")
@@ -486,12 +484,12 @@ def _joined(paths: Sequence[Path], parts: Sequence[Part], *, all_rows: bool) -> 
     Raises:
         RunError: a part cannot be read, or something was compared by none.
     """
-    results: dict[At, StepResult] = {}
-    held = {at for part in parts for at in part.held}
+    results: dict[StepPlace, StepResult] = {}
+    held = {StepPlace(*at) for part in parts for at in part.held}
     folding = Folding(FOLD_ABOVE, len(held), all_rows=all_rows)
     for path in paths:
         for result in read_results(path):
-            at = result.step, result.rank
+            at = result.at
             if at in results or at not in held:
                 why = message("error.part_step", step=at[0], rank=at[1])
                 raise RunError.saying("error.part_unread", path=path, why=why)
@@ -506,7 +504,7 @@ def _joined(paths: Sequence[Path], parts: Sequence[Part], *, all_rows: bool) -> 
     return [results[at] for at in sorted(results)]
 
 
-def _holder(at: At, parts: Sequence[Part]) -> Part:
+def _holder(at: StepPlace, parts: Sequence[Part]) -> Part:
     """Return the part of a machine that holds this step of a rank."""
     return next(part for part in parts if at in part.held)
 

@@ -19,7 +19,7 @@ from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, record_names
 from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.leaves import leaf_from_json
-from mindrlhf_msprobe.storage.place import LayerPlace
+from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import (
@@ -103,9 +103,9 @@ def read_trends(
         RunError: a key that was requested, or what a pattern matches, is not there.
     """
     wanted = _Wanted(run, choice)
-    places = sorted(p for p in run.places if choice.rank in (None, p[1]))
-    for number, (step, rank) in enumerate(places):
-        wanted.read(step, rank)
+    places = sorted(at for at in run.places if choice.rank in (None, at.rank))
+    for number, at in enumerate(places):
+        wanted.read(at)
         if progress is not None:
             progress(number + 1, len(places))
     return wanted.found()
@@ -124,13 +124,13 @@ class StepByStep:
     def __init__(self, run: Run) -> None:
         self._wanted = _Wanted(run, Choice())
 
-    def read(self, step: int, rank: int) -> list[Series]:
+    def read(self, at: StepPlace) -> list[Series]:
         """Return the points that are known by the end of one step of a rank, and were not before.
 
         Those of `update_to_weight` are of the step before: they need what the weights became.
         """
-        self._wanted.read(step, rank)
-        return self._wanted.take(step)
+        self._wanted.read(at)
+        return self._wanted.take(at.step)
 
     def end(self) -> list[Series]:
         """Return what is known of the last step."""
@@ -161,19 +161,19 @@ class _Wanted:
         self._matched = False  # whether anything has a name that was requested
         self._found = Gathered()
 
-    def read(self, step: int, rank: int) -> None:
+    def read(self, at: StepPlace) -> None:
         """Read one place."""
         reads = bool(self._gather) or self._records is not None
-        for phase in self._run.phases_at(step, rank) if reads else ():
+        for phase in self._run.phases_at(*at) if reads else ():
             if self._choice.phase not in (None, phase):
                 continue
-            columns = self._columns(LayerPlace(phase, step, rank))
+            columns = self._columns(LayerPlace(phase, *at))
             for gatherer in self._gather.values():
                 gatherer.columns(columns)
         for gatherer in self._gather.values():
-            gatherer.end(step, rank, self._found)
+            gatherer.end(at, self._found)
         if self._choice.phase is None:
-            self._read_keys(step, rank)
+            self._read_keys(at)
 
     def take(self, step: int | None) -> list[Series]:
         """Return what was found since the last time, after a step; None: after the last one."""
@@ -217,15 +217,13 @@ class _Wanted:
                 if value is not None:
                     self._found.add("key", record.name, value, at, statistic=name)
 
-    def _read_keys(self, step: int, rank: int) -> None:
-        there = self._run.keys_at(step, rank)
+    def _read_keys(self, at: StepPlace) -> None:
+        there = self._run.keys_at(*at)
         every, own, pattern = self._choice.everything, self._choice.keys, self._pattern
         wanted = [k for k in there if every or k in own or (pattern and pattern.search(k))]
         read = {*wanted, *(KEYS_READ.intersection(there) if self._derived else ())}
         read |= self._metrics.keys(there)
-        of_place = {
-            key: saves for key in sorted(read) if (saves := self._run.key_data(key, step, rank))
-        }
+        of_place = {key: saves for key in sorted(read) if (saves := self._run.key_data(key, *at))}
         for key in wanted:
             for datum in of_place.get(key, ()):
                 self._take_key(datum)
@@ -242,8 +240,8 @@ class _Wanted:
                 self._why.setdefault(name, error.said)
                 continue
             for micro_step, value, notes in values:
-                self._found.add("derived", name, value, (step, rank, micro_step), notes=notes)
-        self._metrics.read(sequences, (step, rank), self._found)
+                self._found.add("derived", name, value, (*at, micro_step), notes=notes)
+        self._metrics.read(sequences, at, self._found)
 
     def found(self) -> Trends:
         """Return what was found in all places."""

@@ -26,6 +26,7 @@ from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.log_probs import KEYS_READ, RolloutRows, rollout_rows
 from mindrlhf_msprobe.sequences.step_data import Unavailable
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.series import Gathered, Missing
 from mindrlhf_msprobe.trends import formulas
 from mindrlhf_msprobe.trends.formulas import CLIP_RANGE
@@ -274,7 +275,7 @@ class RolloutMetrics:
         held = KEYS_READ.intersection(there) if self._names else frozenset[str]()
         return set(held) if held.intersection(ROLLOUT_LOG_PROB) else set()
 
-    def read(self, sequences: Sequences, at: tuple[int, int], found: Gathered) -> None:
+    def read(self, sequences: Sequences, at: StepPlace, found: Gathered) -> None:
         """Take the metrics of a (step, rank)."""
         if not self._names:
             return

@@ -37,7 +37,7 @@ from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, record_names
 from mindrlhf_msprobe.storage.columns.reading import whole_columns
 from mindrlhf_msprobe.storage.operators import is_operator
-from mindrlhf_msprobe.storage.place import LayerPlace
+from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, has_plain_call
@@ -60,14 +60,14 @@ class Wholesale:
 
 
 def count_wholesale(
-    sides: tuple[View, View], tolerances: Tolerances, step: int, rank: int, layouts: Layouts
+    sides: tuple[View, View], tolerances: Tolerances, place: StepPlace, layouts: Layouts
 ) -> Wholesale | None:
     """Count what agrees in one step; None where it has to be paired as a whole.
 
     Args:
         layouts: those of the steps before.
     """
-    rank_steps = [view.own(step, rank) for view in sides]
+    rank_steps = [view.own(*place) for view in sides]
     if any(view.phases or view.key_data_only or not view.run.dialect.timed for view in sides):
         return None
     phases = [view.run.phases_at(*at) for view, at in zip(sides, rank_steps)]
@@ -87,10 +87,10 @@ def count_wholesale(
     events = [_Events([phase.sides[i] for phase in both_have]) for i in (0, 1)]
     if not events[0].begin_in_order_of(events[1]):
         return None
-    data = [view.load(step, rank, layers=False) for view in sides]
+    data = [view.load(*place, layers=False) for view in sides]
     if any(side.unreadable or side.unreadable_keys for side in data):
         return None
-    return _Counting(step, rank, both_have, (events[0], events[1]), (data[0], data[1])).result(
+    return _Counting(place, both_have, (events[0], events[1]), (data[0], data[1])).result(
         tolerances
     )
 
@@ -322,13 +322,12 @@ class _Counting:
 
     def __init__(
         self,
-        step: int,
-        rank: int,
+        place: StepPlace,
         phases: list[_CommonPhase],
         events: tuple[_Events, _Events],
         data: tuple[StepData, StepData],
     ) -> None:
-        self._step, self._rank, self._phases = step, rank, phases
+        self._place, self._phases = place, phases
         self._events, self._data = events, data
         #: Of each event in time: the number of its phase, and of its phase's opening.
         phase = [np.full(len(one.names), number) for number, one in enumerate(phases)]
@@ -348,13 +347,11 @@ class _Counting:
                     active[one.before] = True
         pairs = tuple(pair for _, found in shown for pair in found)
         entries = [
-            Entry(of.names[0], of.phase, self._step, self._rank, 0, None)
-            for of in self._phases
-            if of.names
+            Entry(of.names[0], of.phase, *self._place, 0, None) for of in self._phases if of.names
         ]
         data = [replace(side, entries=entries) for side in self._data]
         return Wholesale(
-            StepPlan(self._step, self._rank, pairs),
+            StepPlan(*self._place, pairs),
             (data[0], data[1]),
             self._positions(active, shown),
             self._counted(records, shown, tolerances),
@@ -378,7 +375,7 @@ class _Counting:
             replace(side, entries=[both[i] for *_, both in special])
             for i, side in enumerate(self._data)
         ]
-        return Planner(self._step, self._rank, sides[0], sides[1], Alignment(ids, dict(ids)))
+        return Planner(*self._place, sides[0], sides[1], Alignment(ids, dict(ids)))
 
     def _shown(self) -> list[_Shown]:
         """Return the events of which pairs are made, in causal order."""

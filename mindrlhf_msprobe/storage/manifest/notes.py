@@ -19,7 +19,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     Config,
     Generation,
     Settings,
-    began_otherwise,
+    began_unlike,
 )
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Networks(Note):
         """
         optimizers = self.content.optimizers
         manifest.keep_encoded(self.content.networks)
-        if not manifest.further or began_otherwise(manifest.content, self.content):
+        if not manifest.further or began_unlike(manifest.content, self.content):
             manifest.target.json.update(self.content.json)
         elif any(COUNTER in optimizer.settings for optimizer in optimizers.values()):
             manifest.target.optimizers = optimizers

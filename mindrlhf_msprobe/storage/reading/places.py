@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE, standard_phase
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace
+from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace, StepPlace
 
 _Place = TypeVar("_Place", bound=LayerPlace | KeyPlace)
 
@@ -37,16 +37,16 @@ class Directories(dict[_Place, Path]):
         if step is None or rank is None:
             found = [*self]
         else:
-            found = self.by_step_and_rank.get((step, rank), [])
+            found = self.by_step.get(StepPlace(step, rank), [])
         wanted = (name, step, rank)  # as every place begins
         return [at for at in found if all(one in (None, own) for one, own in zip(wanted, at))]
 
     @cached_property
-    def by_step_and_rank(self) -> dict[tuple[int, int], list[_Place]]:
-        """What lies at each (step, rank): a run of many ranks is read place by place."""
-        found: dict[tuple[int, int], list[_Place]] = {}
+    def by_step(self) -> dict[StepPlace, list[_Place]]:
+        """What lies at each step of each rank: a run of many ranks is read place by place."""
+        found: dict[StepPlace, list[_Place]] = {}
         for place in self:
-            found.setdefault((place.step, place.rank), []).append(place)
+            found.setdefault(StepPlace(place.step, place.rank), []).append(place)
         return found
 
 

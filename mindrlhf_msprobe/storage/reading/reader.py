@@ -57,7 +57,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     expected_ranks,
     stop_of,
 )
-from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace
+from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum, is_ours, read_key_datum
 from mindrlhf_msprobe.storage.reading.places import (
     Directories,
@@ -301,8 +301,8 @@ class Run:
         return sorted((stop for stop in found if stop is not None), key=lambda stop: stop.rank)
 
     @property
-    def _recorded_at(self) -> set[tuple[int, int]]:
-        return {*self._layer_dirs.by_step_and_rank, *self._key_dirs.by_step_and_rank}
+    def _recorded_at(self) -> set[StepPlace]:
+        return {*self._layer_dirs.by_step, *self._key_dirs.by_step}
 
     @property
     def steps(self) -> list[int]:
@@ -350,8 +350,8 @@ class Run:
         return sorted({at.key for at in self._key_dirs})
 
     @property
-    def places(self) -> set[tuple[int, int]]:
-        """Every (step, rank) of which anything was recorded."""
+    def places(self) -> set[StepPlace]:
+        """Every step of each rank of which anything was recorded."""
         found = self._recorded_at
         ranks = {rank for _, rank in found} or {0}
         for problem in self.problems:
@@ -359,9 +359,9 @@ class Run:
                 continue
             if problem.step is not None:
                 at = ranks if problem.rank is None else {problem.rank}
-                found |= {(problem.step, rank) for rank in at}
+                found |= {StepPlace(problem.step, rank) for rank in at}
             elif not found:  # nothing tells its steps
-                found.add((0, problem.rank or 0))
+                found.add(StepPlace(0, problem.rank or 0))
         return found
 
     def directories(
