@@ -118,7 +118,7 @@ class StepLines(Generic[_T]):
         return sorted(found)
 
     def of_step(self, step: int) -> _T | None:
-        """Return what the last line of a step says; None where there is none. Few are read.
+        """Return what the last line of a step says; None where there is none.
 
         Raises:
             OSError, ValueError: the file cannot be read, leaves the run or is too large, or the
