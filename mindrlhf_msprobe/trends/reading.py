@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -190,21 +190,35 @@ class _Wanted:
         if self._records is None:
             return columns_with_weights(self._run, at, self._layouts)
         columns = columns_of(self._run, at, self._layouts)
-        matched, others = columns.layout.once(_matching, self._records)
-        self._near |= dict.fromkeys(others[: _MOST_NEAR - len(self._near)])
-        if not matched:
-            return columns
-        self._matched = True
         statistic = self._choice.statistic or _OF_RECORD
-        files, seqs = self._run.locator(at), columns.heads.seqs
-        for _, row, name in sorted(matched, key=lambda one: seqs[one[0]]):
-            leaf = leaf_from_json(dict(columns.values.leaf(row)))
-            record = Record(name, "", "", *files.locate(leaf, leaf.data_name))
+        for record in self._matching(columns, self._records):
+            self._matched = True
             value = statistic_of(record, statistic)
             if value is not None:
                 place = at.step, at.rank, 0
-                self._found.add("record", name, value, place, statistic=statistic, phase=at.phase)
+                self._found.add(
+                    "record", record.name, value, place, statistic=statistic, phase=at.phase
+                )
         return columns
+
+    def _matching(self, columns: Columns, pattern: Pattern) -> Iterable[Record]:
+        """Return the records of a place whose names a pattern matches, as they began in time."""
+        found: Iterable[Record]
+        if columns.objects is not None:  # there is no whole journal of this package
+            every = [record for entry in columns.objects for record in entry.records]
+            found = [record for record in every if pattern.search(record.name)]
+            others = [record.name for record in every if not pattern.search(record.name)]
+        else:
+            rows, others = columns.layout.once(_matching_rows, pattern)
+            found = self._records_in(columns, rows) if rows else ()
+        self._near |= dict.fromkeys(others[: _MOST_NEAR - len(self._near)])
+        return found
+
+    def _records_in(self, columns: Columns, rows: list[tuple[int, int, str]]) -> Iterator[Record]:
+        files, seqs = self._run.locator(columns.at), columns.heads.seqs
+        for _, row, name in sorted(rows, key=lambda one: seqs[one[0]]):
+            leaf = leaf_from_json(dict(columns.values.leaf(row)))
+            yield Record(name, "", "", *files.locate(leaf, leaf.data_name))
 
     def _take_key(self, datum: KeyDatum) -> None:
         self._matched = True
@@ -269,7 +283,9 @@ class _Wanted:
         return Trends(series, [*missing, *self._metrics.missing(not_recorded)])
 
 
-def _matching(layout: Layout, pattern: Pattern) -> tuple[list[tuple[int, int, str]], list[str]]:
+def _matching_rows(
+    layout: Layout, pattern: Pattern
+) -> tuple[list[tuple[int, int, str]], list[str]]:
     """Return entry, row and name of each record that a pattern matches, and the other names."""
     numbers = np.repeat(np.arange(len(layout.names)), np.diff(layout.first)).tolist()
     matched, others = [], []
