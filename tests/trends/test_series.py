@@ -64,6 +64,15 @@ def test_a_pattern_chooses_records_keys_and_derived_quantities(trained):
     assert {s.kind for s in run.trend("rewards|head|kl_k")} == {"derived", "key", "record"}
 
 
+def test_records_of_another_tool_keep_their_names():
+    """Also those inside of nested outputs."""
+    run = open_run(MSPROBE_DATA / "statistics_8x_a")
+    names = {record.name for entry in run.entries() for record in entry.records}
+    found = {series.name for series in run.trend(record=r"output\.1\.")}
+    assert found
+    assert found <= names
+
+
 def test_journals_are_read_once(trained, monkeypatch):
     """Whatever is asked for; and not at all for key data alone."""
     read = []
