@@ -47,7 +47,7 @@ HOMES = {
     **dict.fromkeys(("CheckResults", "CheckResult", "CheckFinding"), "findings.health"),
     "Leaf": "storage.leaves",
     "KeyDatum": "storage.reading.keydata",
-    "StepTimes": "storage.reading.step_times",
+    "StepTimes": "storage.step_lines",
     "Series": "storage.reading.series",
 }
 

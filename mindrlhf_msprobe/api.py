@@ -175,11 +175,11 @@ def compare_runs(
         ConfigError: a file of rules or names is wrong.
         UsageError: an argument is wrong, or a rule, a name pattern or a filter matches nothing.
     """
-    from mindrlhf_msprobe.comparison.compare import Probed, compare_as_asked
+    from mindrlhf_msprobe.comparison.compare import Request, compare_as_requested
     from mindrlhf_msprobe.comparison.pairing.filters import check_paths
 
     repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
-    asked = Probed(
+    request = Request(
         a=a,
         b=b,
         tolerance=tolerance,
@@ -209,7 +209,7 @@ def compare_runs(
     )
     check_paths({"output_path": output_path})
     return _with_tables(
-        partial(compare_as_asked, asked),
+        partial(compare_as_requested, request),
         output_path,
         csv=csv,
         lang=lang,
@@ -245,10 +245,10 @@ def compare_shard(
         RunError, ConfigError, UsageError: as for `compare_runs`.
         OutputError: the part cannot be written.
     """
-    from mindrlhf_msprobe.comparison.compare import Probed
+    from mindrlhf_msprobe.comparison.compare import Request
     from mindrlhf_msprobe.comparison.shards import compare_shard as compare
 
-    return compare(Probed(a=a, b=b, **options), *shard, output_path)
+    return compare(Request(a=a, b=b, **options), *shard, output_path)
 
 
 @in_its_language

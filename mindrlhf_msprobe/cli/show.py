@@ -16,7 +16,7 @@ from mindrlhf_msprobe.report.messages import say
 if TYPE_CHECKING:
     from mindrlhf_msprobe.storage.reading.problems import Problem
     from mindrlhf_msprobe.storage.reading.reader import Run
-    from mindrlhf_msprobe.storage.reading.step_times import StepTimes
+    from mindrlhf_msprobe.storage.step_lines import StepTimes
 
 _At = dict[str, "int | None"]  # step and rank: None for all
 _MOST_NAMED = 20  # things that cannot be read

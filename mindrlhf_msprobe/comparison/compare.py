@@ -61,6 +61,7 @@ from mindrlhf_msprobe.findings import (
     Stopped,
 )
 from mindrlhf_msprobe.storage.manifest.run_file import RUNNING
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True)
-class Probed:
+class Request:
     """What of which runs is compared, and how; see `mindrlhf_msprobe.compare_runs`."""
 
     a: _PathLike
@@ -108,14 +109,14 @@ class Probed:
 Ready = Callable[[Sequence[_PathLike]], "Callable[[], None] | None"]
 
 
-def compare_as_asked(asked: Probed, ready: Ready = lambda runs: None) -> Comparison:
+def compare_as_requested(request: Request, ready: Ready = lambda runs: None) -> Comparison:
     """Compare two runs, or two phases or ranks of one run.
 
     Raises:
         RunError, ConfigError, UsageError: as `mindrlhf_msprobe.compare_runs`.
     """
-    prepared = prepare(asked)
-    meanwhile = ready(runs_of(asked))
+    prepared = prepare(request)
+    meanwhile = ready(runs_of(request))
     rank_steps = prepared.rank_steps()
     return prepared.conclude(compare_steps(prepared, rank_steps, meanwhile))
 
@@ -130,13 +131,13 @@ class Prepared:
         steps: every step of which either run recorded something.
     """
 
-    asked: Probed
+    request: Request
     job: Job
     notes: list[Message]
     earlier: Earlier | None = None
     steps: Collection[int] = ()
 
-    def rank_steps(self) -> list[tuple[int, int]]:
+    def rank_steps(self) -> list[StepPlace]:
         """Return every step and rank that is to be compared, in order.
 
         Raises:
@@ -146,10 +147,10 @@ class Prepared:
         found = sorted(job.sides[0].rank_steps() | job.sides[1].rank_steps())
         self.steps = {step for step, _ in found}
         check_steps(chosen, self.steps)
-        rank_steps = [at for at in found if chosen.takes_step(at[0])]
+        rank_steps = [at for at in found if chosen.takes_step(at.step)]
         _check_patterns(job, rank_steps)
         self.notes += _unused_names(job, rank_steps)
-        check_names(chosen, lambda: (job.load(*at) for at in rank_steps))
+        check_names(chosen, lambda: (job.load(at) for at in rank_steps))
         return rank_steps
 
     def conclude(self, results: Sequence[StepResult]) -> Comparison:
@@ -164,74 +165,74 @@ class Prepared:
         return _chosen(comparison, self.job, self.steps)
 
 
-def prepare(asked: Probed) -> Prepared:
+def prepare(request: Request) -> Prepared:
     """Open the runs and bring them together.
 
     Raises:
         RunError, ConfigError, UsageError: as `mindrlhf_msprobe.compare_runs`.
     """
     names = ("tolerance", "mapping", "tokenizer", "after", "layout")
-    paths = {"A": asked.a, "B": asked.b, **{name: getattr(asked, name) for name in names}}
-    paths |= {f"noise[{number}]": path for number, path in enumerate(repetitions_of(asked))}
+    paths = {"A": request.a, "B": request.b, **{name: getattr(request, name) for name in names}}
+    paths |= {f"noise[{number}]": path for number, path in enumerate(repetitions_of(request))}
     check_paths(paths)
-    _check_choice(asked.engine, asked.workers)
-    _check_two("phases", asked.phases, str)
-    _check_two("ranks", asked.ranks, int)
+    _check_choice(request.engine, request.workers)
+    _check_two("phases", request.phases, str)
+    _check_two("ranks", request.ranks, int)
     chosen = filters(
-        *(asked.steps, asked.include, asked.exclude, asked.keys),
-        first_only=asked.first_only,
-        common=asked.common,
+        *(request.steps, request.include, request.exclude, request.keys),
+        first_only=request.first_only,
+        common=request.common,
     )
-    if chosen.keys and asked.phases is not None:
+    if chosen.keys and request.phases is not None:
         raise UsageError.saying("error.keys_and_phases")
-    earlier = None if asked.after is None else load_earlier(asked.after)
-    mapping, by_file, remarks = _mappings(asked)
-    job, notes = _job(asked, chosen, mapping)
+    earlier = None if request.after is None else load_earlier(request.after)
+    mapping, by_file, remarks = _mappings(request)
+    job, notes = _job(request, chosen, mapping)
     job = replace(job, msprobe_mapping=by_file)
     within_one = job.sides[0].run is job.sides[1].run
     unlike = not within_one and job.sides[0].run.ranks != job.sides[1].run.ranks
-    if asked.layout is not None or unlike:  # the ranks of the runs divide the work
+    if request.layout is not None or unlike:  # the ranks of the runs divide the work
         from mindrlhf_msprobe.comparison.layouts.choosing import choose
 
-        job, on_layouts = choose(job, asked.layout, within_one=within_one)
+        job, on_layouts = choose(job, request.layout, within_one=within_one)
         notes += on_layouts
-    notes += [*remarks, *[message(KEY_DATA_ONLY)] * bool(asked.key_data_only)]
-    return Prepared(asked, job, notes, earlier)
+    notes += [*remarks, *[message(KEY_DATA_ONLY)] * bool(request.key_data_only)]
+    return Prepared(request, job, notes, earlier)
 
 
-def repetitions_of(asked: Probed) -> list[_PathLike]:
+def repetitions_of(request: Request) -> list[_PathLike]:
     """Return the paths of the further runs of A's configuration."""
-    return [asked.noise] if isinstance(asked.noise, (str, Path)) else list(asked.noise)
+    return [request.noise] if isinstance(request.noise, (str, Path)) else list(request.noise)
 
 
-def runs_of(asked: Probed) -> list[_PathLike]:
+def runs_of(request: Request) -> list[_PathLike]:
     """Return the paths of all runs that are read."""
-    return [run for run in (asked.a, asked.b, *repetitions_of(asked)) if run is not None]
+    return [run for run in (request.a, request.b, *repetitions_of(request)) if run is not None]
 
 
 def compare_steps(
     prepared: Prepared,
-    rank_steps: Sequence[tuple[int, int]],
+    rank_steps: Sequence[StepPlace],
     meanwhile: Callable[[], None] | None = None,
 ) -> list[StepResult]:
-    """Compare steps, as many at once as was asked for; return what was found, in their order.
+    """Compare steps, as many at once as was requested; return what was found, in their order.
 
     Args:
         meanwhile: called in a thread once workers are busy.
     """
-    asked, job = prepared.asked, prepared.job
-    start = _engine(asked, job)
+    request, job = prepared.request, prepared.job
+    start = _engine(request, job)
     results: list[StepResult] = []
-    folding = Folding(FOLD_ABOVE, len(rank_steps), all_rows=asked.all_rows)
+    folding = Folding(FOLD_ABOVE, len(rank_steps), all_rows=request.all_rows)
     # With first_only step after step, up to that of the first divergence.
-    by_step = itertools.groupby(rank_steps, lambda at: at[0] if job.chosen.first_only else None)
+    by_step = itertools.groupby(rank_steps, lambda at: at.step if job.chosen.first_only else None)
     for _, group in by_step:
         results += run(
             job,
             list(group),
             start,
-            asked.progress,
-            at_once=asked.engine == "ray" or asked.workers is not None,
+            request.progress,
+            at_once=request.engine == "ray" or request.workers is not None,
             meanwhile=meanwhile,
             folding=folding,
         )
@@ -240,9 +241,9 @@ def compare_steps(
     if folding.many:
         return results
     # There turned out to be few records: what was counted wholesale is compared once more.
-    again = [(result.step, result.rank) for result in results if not result.whole]
-    whole = {(result.step, result.rank): result for result in run(job, again, start)}
-    return [whole.get((result.step, result.rank), result) for result in results]
+    again = [result.at for result in results if not result.whole]
+    whole = {result.at: result for result in run(job, again, start)}
+    return [whole.get(result.at, result) for result in results]
 
 
 def _of_runs(found: Iterable[tuple[str | Message, Iterable[Message]]]) -> Messages:
@@ -265,7 +266,7 @@ def _incomplete(job: Job, results: Sequence[StepResult]) -> Messages:
 
 def _unread(job: Job, results: Sequence[StepResult]) -> Messages:
     """Return what could not be read of A and B, as far as it concerns what was compared."""
-    rank_steps = [(result.step, result.rank) for result in results]
+    rank_steps = [result.at for result in results]
     return _of_runs(
         (name, (*view.unread(rank_steps, common=job.chosen.common), *merged_problems(results, i)))
         for i, (name, view) in enumerate(zip("AB", job.sides))
@@ -273,7 +274,7 @@ def _unread(job: Job, results: Sequence[StepResult]) -> Messages:
 
 
 def _conclude(prepared: Prepared, results: Sequence[StepResult]) -> Comparison:
-    job, asked, earlier = prepared.job, prepared.asked, prepared.earlier
+    job, request, earlier = prepared.job, prepared.request, prepared.earlier
     runs = job.sides[0].run, job.sides[1].run
     before = _preflight(job)
     findings = _findings(results)
@@ -287,8 +288,8 @@ def _conclude(prepared: Prepared, results: Sequence[StepResult]) -> Comparison:
         used[by] += records
         passed[by] += only_by_it
     return Comparison(
-        run_a=str(asked.a),
-        run_b=str(asked.a if asked.b is None else asked.b),
+        run_a=str(request.a),
+        run_b=str(request.a if request.b is None else request.b),
         verdict=verdict,
         findings=findings,
         agreements=tuple(a for result in results if result.folded for a in result.tally.agreements),
@@ -360,9 +361,9 @@ def _preflight(job: Job) -> Preflight:
     return Preflight() if a.run is b.run else preflight(a.run, b.run)
 
 
-def _job(asked: Probed, chosen: Filters, mapping: _PathLike | None) -> tuple[Job, list[Message]]:
-    a, b, phases, ranks = asked.a, asked.b, asked.phases, asked.ranks
-    within_one = _is_one_run(asked, chosen.keys)
+def _job(request: Request, chosen: Filters, mapping: _PathLike | None) -> tuple[Job, list[Message]]:
+    a, b, phases, ranks = request.a, request.b, request.phases, request.ranks
+    within_one = _is_one_run(request, chosen.keys)
     names: tuple[NameRule, ...] = ()
     fused: tuple[FusedRule, ...] = ()
     if mapping is not None:
@@ -371,23 +372,23 @@ def _job(asked: Probed, chosen: Filters, mapping: _PathLike | None) -> tuple[Job
 
         given = load_cells(mapping)
         names, fused = given.names, given.fused
-    allowed = tolerances(asked.tolerance)
+    allowed = tolerances(request.tolerance)
     first = open_run(Path(a).absolute())
     second = first if within_one else open_run(Path(b or a).absolute())
     _check_sides(phases, ranks, first, second)
     check_keys(chosen, first.keys, second.keys)
     left, right, notes = views(first, second, phases, ranks)
     without_cells = not all(run.dialect.records_cells for run in (first, second))
-    only_keys = asked.key_data_only or without_cells or bool(chosen.keys)
+    only_keys = request.key_data_only or without_cells or bool(chosen.keys)
     left.key_data_only = right.key_data_only = only_keys
     if without_cells and (first.phases or second.phases):
         notes.append(message(KEY_DATA_ONLY))
     if chosen.keys:  # of both sides, under A's names
         left.keys, right.keys = {key: key for key, _ in chosen.keys}, dict(chosen.keys)
         notes += [message("pairing.against", a=x, b=y) for x, y in chosen.keys if x != y]
-    further, on_noise = _repetitions(asked, left)
+    further, on_noise = _repetitions(request, left)
     notes += on_noise
-    decoder = None if asked.tokenizer is None else Path(asked.tokenizer).absolute()
+    decoder = None if request.tokenizer is None else Path(request.tokenizer).absolute()
     if decoder is not None:
         load_decoder(decoder)  # raises before anything is compared
     job = Job((left, right), further, allowed, names, decoder, chosen, fused=fused)
@@ -399,7 +400,7 @@ def _joined(a: object, b: object, by: str) -> str:
 
 
 def _chosen(comparison: Comparison, job: Job, steps: Collection[int]) -> Comparison:
-    """Return the comparison with what was asked for, and what was left out by that.
+    """Return the comparison with what was requested, and what was left out by that.
 
     Raises:
         UsageError: the patterns leave nothing.
@@ -447,15 +448,15 @@ def _first_alone(comparison: Comparison, first: Divergence) -> Comparison:
     )
 
 
-def _repetitions(asked: Probed, left: View) -> tuple[tuple[View, ...], list[Message]]:
+def _repetitions(request: Request, left: View) -> tuple[tuple[View, ...], list[Message]]:
     """Open the repetitions of A, which has been opened as `left`; say in what they are unlike it.
 
     Raises:
         UsageError: one of them is A, B, or another one.
     """
-    paths = repetitions_of(asked)
-    known: list[tuple[Message, _PathLike]] = [(message("error.itself_a"), asked.a)]
-    known += [] if asked.b is None else [(message("error.itself_b"), asked.b)]
+    paths = repetitions_of(request)
+    known: list[tuple[Message, _PathLike]] = [(message("error.itself_a"), request.a)]
+    known += [] if request.b is None else [(message("error.itself_b"), request.b)]
     for path in paths:
         for what, other in known:
             if _same(path, other):
@@ -497,12 +498,12 @@ def _check_two(name: str, value: object, kind: type) -> None:
         raise UsageError.saying("error.expected", name=name, value=value, what=what)
 
 
-def _engine(asked: Probed, job: Job) -> Callable[[], Engine] | None:
-    if asked.engine == "ray":
+def _engine(request: Request, job: Job) -> Callable[[], Engine] | None:
+    if request.engine == "ray":
         from mindrlhf_msprobe.comparison.engine.ray_workers import RayWorkers
 
-        return lambda: RayWorkers(job, asked.address, asked.workers)
-    count = asked.workers or available_cores()
+        return lambda: RayWorkers(job, request.address, request.workers)
+    count = request.workers or available_cores()
     if count == 1:
         return None
     from mindrlhf_msprobe.comparison.engine.local_workers import LocalWorkers
@@ -514,9 +515,9 @@ def _same(a: _PathLike, b: _PathLike) -> bool:
     return os.path.realpath(a) == os.path.realpath(b)
 
 
-def _is_one_run(asked: Probed, keys: Sequence[tuple[str, str]]) -> bool:
+def _is_one_run(request: Request, keys: Sequence[tuple[str, str]]) -> bool:
     """Return whether both runs are one; refuse to compare it with itself, or with a part of it."""
-    a, b, ranks = asked.a, asked.b, asked.ranks
+    a, b, ranks = request.a, request.b, request.ranks
     if b is not None and not _same(a, b):
         roots = Path(os.path.realpath(a)), Path(os.path.realpath(b))
         if roots[0].is_relative_to(roots[1]) or roots[1].is_relative_to(roots[0]):
@@ -525,7 +526,7 @@ def _is_one_run(asked: Probed, keys: Sequence[tuple[str, str]]) -> bool:
     same = [left for left, right in keys if left == right]
     if same and ranks is None:
         raise RunError.saying("error.same_directory_key", a=a, value=same[0])
-    unlike = any(pair is not None and pair[0] != pair[1] for pair in (asked.phases, ranks))
+    unlike = any(pair is not None and pair[0] != pair[1] for pair in (request.phases, ranks))
     if not unlike and (same or not keys):
         raise RunError.saying("error.same_directory", a=a)
     return True
@@ -549,15 +550,15 @@ def _check_sides(
 
 
 def _mappings(
-    asked: Probed,
+    request: Request,
 ) -> tuple[_PathLike | None, MsprobeMapping | None, list[Message]]:
     """Return the file of names, the mapping of another tool that counts, and what is said of them.
 
     A file in another tool's format that is given as `mapping` is recognised by what it holds.
     """
-    mapping = asked.mapping
+    mapping = request.mapping
     names = ("cell_mapping", "api_mapping", "data_mapping", "layer_mapping")
-    given: dict[str, Given] = {name: getattr(asked, name) for name in names}
+    given: dict[str, Given] = {name: getattr(request, name) for name in names}
     if mapping is None and all(value is None or value is False for value in given.values()):
         return None, None, []  # as in most comparisons
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import (
@@ -575,7 +576,7 @@ def _mappings(
     return None, by_file, [*notes, message("pairing.read_as", path=mapping, kind=kind.value)]
 
 
-def _unused_names(job: Job, rank_steps: Sequence[tuple[int, int]]) -> list[Message]:
+def _unused_names(job: Job, rank_steps: Sequence[StepPlace]) -> list[Message]:
     """Say which names of a mapping are of nothing in B."""
     mapping = job.msprobe_mapping
     if mapping is None:
@@ -586,7 +587,7 @@ def _unused_names(job: Job, rank_steps: Sequence[tuple[int, int]]) -> list[Messa
     for at in rank_steps:
         if not left.names:
             break
-        left.note(job.load(*at)[1].entries)
+        left.note(job.load(at)[1].entries)
     if not left.names:
         return []
     first, *others = left.names
@@ -594,12 +595,12 @@ def _unused_names(job: Job, rank_steps: Sequence[tuple[int, int]]) -> list[Messa
     return [message("pairing.unused_names", **what)]
 
 
-def _check_patterns(job: Job, rank_steps: Sequence[tuple[int, int]]) -> None:
+def _check_patterns(job: Job, rank_steps: Sequence[StepPlace]) -> None:
     """Refuse rules and name patterns that match nothing, before any tensor is read."""
     rules = {rule.pattern: pattern(rule.pattern).search for rule in job.tolerances.rules}
-    for unused in unmatched(rules, (record_names(job.load(*at)) for at in rank_steps)):
+    for unused in unmatched(rules, (record_names(job.load(at)) for at in rank_steps)):
         raise UsageError.saying("error.rule_unused", pattern=unused)
     names = {rule.source: rule.rename for rule in job.mapping}
-    cells = ({entry.cell for entry in job.load(*at)[0].entries} for at in rank_steps)
+    cells = ({entry.cell for entry in job.load(at)[0].entries} for at in rank_steps)
     for unused in unmatched(names, cells):
         raise UsageError.saying("error.name_unused", pattern=unused, path=job.sides[0].run.path)

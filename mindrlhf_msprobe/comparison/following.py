@@ -22,6 +22,7 @@ from mindrlhf_msprobe.comparison.verdict.verdict import conclude
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Divergence
 from mindrlhf_msprobe.storage.manifest.run_file import RUNNING
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 _BEFORE = 2  # steps that a divergence is explained with: a run that is followed has no more
@@ -105,7 +106,8 @@ class StepByStep:
         return verdict.first_divergence
 
     def _result(self, step: int) -> StepResult:
-        result = compare_step(self._job, step, self._rank, wholesale=True)
+        at = StepPlace(step, self._rank)
+        result = compare_step(self._job, at, wholesale=True)
         if result.diverged or result.waiting:
-            (result,) = run(self._job, [(step, self._rank)], None)
+            (result,) = run(self._job, [at], None)
         return result

@@ -7,7 +7,7 @@ so each waits at the end of the last step until all have said where they are, an
 decides. If one does not come, it may wait for the others in a step that they have not begun: they
 go on by one step, and try again; or it has begun only now, in the place of a process of an earlier
 attempt: then the last step concerns nobody, and is published anew. What is decided at the end of a
-step stands in one file, which the first creates that knows; so all decide alike.
+step stands in one file, which the first creates that knows; so all decide the same.
 
 Where ranks wait at the end of each step anyway, they meet there (`Meeting`), and end in the step
 itself. Once they do not meet, the above holds.
@@ -42,7 +42,7 @@ class Meeting:
     waits until all have come as far. If none is to end it goes on, and nothing is written; a rank
     that is further has seen that, too. Otherwise one file is decisive, which the first creates that
     knows: all end after this step, or, where a rank does not come in time, nobody meets any more.
-    It is created once in a job, so all decide alike, and what waiting costs is bounded once.
+    It is created once in a job, so all decide the same, and what waiting costs is bounded once.
 
     What processes of an earlier attempt left there concerns nobody: ranks name the processes that
     they see there, and meet where all name the same ones.
@@ -227,7 +227,7 @@ class CommonEnd:
         meets: whether they wait for each other at the end of each step.
 
     Raises:
-        OSError: nothing can be written there, or a link leads elsewhere.
+        OSError: nothing can be written there, or a link leads out of it.
     """
 
     def __init__(self, root: Path, rank: int, size: int, *, meets: bool = False) -> None:

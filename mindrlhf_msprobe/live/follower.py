@@ -42,6 +42,7 @@ from mindrlhf_msprobe.phases import ROLLOUT_CORR, ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.sequences.settings import Settings
 from mindrlhf_msprobe.sequences.step_data import Unavailable
 from mindrlhf_msprobe.storage.arrays.atomic import write_all
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.following import FollowedRun
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.step_lines import StepLines, finding_lines
@@ -230,7 +231,7 @@ class Scalars:
 
     def step(self, number: int) -> None:
         """Write the points of a step."""
-        self._write(self._series.read(number, self._rank))
+        self._write(self._series.read(StepPlace(number, self._rank)))
 
     def end(self) -> None:
         """Write the last points."""

@@ -210,7 +210,7 @@ class _Rounds:
             head_of(entry.name)
             for at in tensors.layer_places(rank=tensors.ranks[0])
             if at.phase in phases
-            for entry in tensors.each_entry(at)
+            for entry in tensors.each_entry(*at)
         }
         entries = tuple(sorted(head for head in heads if alike(head) in kinds))
         return replace(place, entries=entries, phases=phases)
@@ -366,7 +366,7 @@ def _of_network(place: Place, tensors: Run) -> Place:
         head_of(entry.name)
         for at in tensors.layer_places(rank=tensors.ranks[0])
         if at.phase in place.phases
-        for entry in tensors.each_entry(at)
+        for entry in tensors.each_entry(*at)
         if any(record.io == "parameters" for record in entry.records)
     }
     return replace(place, entries=tuple(sorted(heads)))
@@ -382,7 +382,7 @@ def _bytes_of(run: Run, step: int) -> int:
     return sum(
         prod(record.leaf.shape) * _bytes_of_element(record.leaf.dtype)
         for at in run.layer_places(step=step)
-        for entry in run.each_entry(at)
+        for entry in run.each_entry(*at)
         for record in entry.records
         if record.leaf.dtype is not None and record.leaf.shape is not None
     )

@@ -22,8 +22,8 @@ from mindrlhf_msprobe.storage.reading.estimate import KEY_DATA, Estimate
 from mindrlhf_msprobe.storage.reading.inventory import FoundRecord, Holding, file_sizes
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.reading.step_times import StepTimes
 from mindrlhf_msprobe.storage.records import Entry
+from mindrlhf_msprobe.storage.step_lines import StepTimes
 
 _MOST_LEFT_OUT = 20  # directories that are named
 _LONGEST_VALUE = 40  # characters of a text that stand in a row

@@ -49,7 +49,7 @@ class CodeLine:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What it has in common with the same line of an edited file, or of one elsewhere."""
+        """What it has in common with the same line of an edited file, or of one at another path."""
         name = self.place.rpartition(":")[0]
         return name, self.function, self.text or self.line
 
@@ -189,7 +189,7 @@ def _forward_of(name: str) -> str:
 def source_of(line: CodeLine) -> tuple[dict[int, str], Message | None]:
     """Return the lines around one, number → text, and why they are not at hand, or None.
 
-    A dump from elsewhere is data: its path is read only if it is a file of Python that has the
+    A dump of others is data: its path is read only if it is a file of Python that has the
     very line that was recorded.
     """
     path = PurePath(line.file)

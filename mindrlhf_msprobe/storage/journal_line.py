@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
-from pathlib import Path
+from itertools import product
 from types import NoneType
 from typing import Any
 
-import numpy as np
-
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.atomic import dump_json
+from mindrlhf_msprobe.storage.arrays.atomic import dump_json, loads
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, leaves
 from mindrlhf_msprobe.storage.operators import Attributes, attributes_from_json, is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
@@ -26,7 +22,7 @@ PARTS = ("input_args", "input_kwargs", "input", "output", "output_kwargs", "para
 _LONGEST_ARGUMENT = 100  # characters of an argument's name
 
 #: What a line holds beside the values themselves: the first five always.
-_ALWAYS = ("entry", "seq", "end", "parent", "opening")
+_ALWAYS = {"entry", "seq", "end", "parent", "opening"}
 _HEAD: dict[str, tuple[type, ...]] = {
     "entry": (str,),
     "seq": (int,),
@@ -37,6 +33,7 @@ _HEAD: dict[str, tuple[type, ...]] = {
     "stack": (int, NoneType),
     "frames": (list, NoneType),
 }
+_TYPES = frozenset(product(*_HEAD.values()))
 #: All that may stand in a line before its values.
 HEAD = frozenset((*_HEAD, "cell", "attributes", "recomputed", "input_names"))
 
@@ -84,17 +81,15 @@ class JournalLine:
     recomputed: str = ""
 
     @classmethod
-    def from_json(cls, content: Any) -> JournalLine:
-        """Return the line that JSON holds.
+    def from_json(
+        cls, content: dict[str, Any], stacks: Mapping[int | None, tuple[str, ...]]
+    ) -> JournalLine:
+        """Return a line of a journal that was read.
 
-        Raises:
-            ValueError: it is none.
+        Args:
+            stacks: the call stacks of the journal, as `stacks_of` returns them.
         """
-        _check(content)
         values = {name: value for name, value in content.items() if name not in _HEAD}
-        gradients = values.get(PARAMETERS_GRAD)
-        if values and holds_gradients(content["entry"]) and not isinstance(gradients, dict):
-            raise ValueError(PARAMETERS_GRAD)
         attributes = None
         if is_operator(content["entry"]):
             attributes = attributes_from_json(values.pop("attributes", None))
@@ -109,21 +104,12 @@ class JournalLine:
             content.get("token"),
             values,
             tuple(names) if isinstance(names, list) else (),
-            tuple(content.get("frames") or ()),
+            tuple(content.get("frames") or stacks.get(content.get("stack"), ())),
             content.get("stack"),
             around if isinstance(around, str) and len(around) <= bounds.NAME else None,
             attributes,
             recomputed if isinstance(recomputed, str) and len(recomputed) <= bounds.NAME else "",
         )
-
-    @classmethod
-    def read(cls, raw: bytes) -> JournalLine:
-        """Return the line that bytes hold.
-
-        Raises:
-            ValueError, RecursionError: they are damaged.
-        """
-        return cls.from_json(json.loads(raw))
 
     def to_bytes(self, stack: int | None, *, first: bool) -> tuple[bytes, bytes]:
         """Return the line with its end, and its values alone as dump.json holds them.
@@ -195,21 +181,6 @@ def holds_gradients(entry: str) -> bool:
     return PARAMETERS_GRAD in entry.split(".")[-2:]
 
 
-def _check(line: Any) -> None:
-    if not (isinstance(line, dict) and line.keys() >= {*_ALWAYS}):
-        raise ValueError(line)
-    for name, types in _HEAD.items():
-        value = line.get(name)
-        if not isinstance(value, types) or (isinstance(value, int) and not bounds.is_place(value)):
-            raise ValueError(name, value)
-    if len(line["entry"]) > bounds.NAME:
-        raise ValueError("entry", len(line["entry"]))
-    if "frames" in line and not all(isinstance(frame, str) for frame in line["frames"] or ()):
-        raise ValueError("frames", line["frames"])
-    if "frames" in line and not isinstance(line.get("stack"), int):
-        raise ValueError("stack", line.get("stack"))
-
-
 def with_lost_files(content: Any, lost: Mapping[str | int, str]) -> Any:
     """Return an entry's JSON whose leaves name none of the `lost` files, but why they are lost.
 
@@ -238,68 +209,73 @@ _NAMED = re.compile(rb'\{"entry": "([^"\\]+)"')
 
 @dataclass
 class JournalContent:
-    """The readable lines of a journal, in the order in which the entries ended.
+    """The lines of a journal, in the order in which the entries ended.
 
     Attributes:
-        lines: one an entry, each with its call stack.
-        damaged: the lines that cannot be read: number, from 1 on, → entry, "" if that is lost, too.
-        torn: the last line in the same way where it was cut short, as in the journal of a killed
-            process.
+        lines: those that can be read, as JSON.
+        damaged: the others: number, from 1 on, → entry, "" if that is lost, too.
     """
 
-    lines: list[JournalLine] = field(default_factory=list)
+    lines: list[dict[str, Any]] = field(default_factory=list)
     damaged: dict[int, str] = field(default_factory=dict)
-    torn: dict[int, str] = field(default_factory=dict)
 
 
-def read_journal(root: Path, path: Path) -> JournalContent:
-    """Read a journal of the run in `root`; damaged lines are listed and left out.
+def read_lines(raw: Iterable[bytes], parse: Callable[[bytes], Any] = loads) -> JournalContent:
+    """Read the lines of a journal, given without their ends; damaged ones are listed.
 
-    Raises:
-        OSError, ValueError: the file cannot be read, or leaves the run.
+    Args:
+        parse: returns what JSON holds; the usual one returns whole numbers beyond 64 bits as float.
     """
     content = JournalContent()
-    stacks: dict[int | None, tuple[str, ...]] = {}
     entries: set[str] = set()
-    with layout.open_inside(root, path, bounds.JOURNAL) as file:
-        for number, raw in enumerate(iter(lambda: file.readline(bounds.LINE), b""), 1):
-            if not raw.endswith(b"\n"):
-                if len(raw) == bounds.LINE:  # where the next one begins is not looked for
-                    content.damaged[number] = ""
-                else:
-                    content.torn[number] = _entry_in(raw)
-                break
-            if raw == b"\n":
-                continue
-            try:
-                line = JournalLine.read(raw)
-                if line.entry in entries:
-                    raise ValueError(line.entry)
-            except (ValueError, RecursionError):
-                content.damaged[number] = _entry_in(raw)
-                continue
-            if line.frames:
-                stacks[line.stack] = line.frames
-            else:
-                line.frames = stacks.get(line.stack, ())
-            entries.add(line.entry)
-            content.lines.append(line)
+    for number, line in enumerate(raw, 1):
+        if len(line) >= bounds.LINE:  # what follows it is not looked for
+            content.damaged[number] = ""
+            break
+        if not line:
+            continue
+        try:
+            found = parse(line)
+            _check(found)
+            if found["entry"] in entries:
+                raise ValueError(found["entry"])
+        except (ValueError, RecursionError):
+            content.damaged[number] = entry_in(line)
+            continue
+        entries.add(found["entry"])
+        content.lines.append(found)
     return content
 
 
-def line_ends(content: bytes) -> np.ndarray:
-    """Return where the lines of a journal end, in bytes from its begin."""
-    return np.flatnonzero(np.frombuffer(content, np.uint8) == ord("\n"))
+def _check(line: Any) -> None:
+    """Refuse what is no line, or has a field of another type or beyond its bounds.
+
+    Raises:
+        ValueError: it is.
+    """
+    if type(line) is not dict or not line.keys() >= _ALWAYS:
+        raise ValueError(type(line))
+    head: tuple[Any, ...] = (*map(line.get, _HEAD),)
+    entry, seq, end, _, opening, token, stack, frames = head
+    if (*map(type, head),) not in _TYPES or len(entry) > bounds.NAME:
+        raise ValueError(head)
+    numbers = seq, opening, end or 0, token or 0, stack or 0
+    if max(numbers) >= bounds.PLACE or min(numbers) <= -bounds.PLACE:
+        raise ValueError(numbers)
+    if "frames" in line and (stack is None or not {*map(type, frames or ())} <= {str}):
+        raise ValueError(frames)
+    of_gradients = PARAMETERS_GRAD in entry and holds_gradients(entry)
+    if of_gradients and type(line.get(PARAMETERS_GRAD)) is not dict and line.keys() - _HEAD.keys():
+        raise ValueError(PARAMETERS_GRAD)
 
 
-def split_lines(content: bytes) -> list[bytes]:
-    """Return the lines of a whole journal, without their ends."""
-    ends = line_ends(content).tolist()
-    begins = [0, *[end + 1 for end in ends]]
-    return [content[begin:end] for begin, end in zip(begins, ends)]
+def stacks_of(lines: Iterable[Mapping[str, Any]]) -> dict[int | None, tuple[str, ...]]:
+    """Return the frames of each call stack of a journal, by the number that lines have of it."""
+    framed = (line for line in lines if "frames" in line)
+    return {line.get("stack"): tuple(line["frames"] or ()) for line in framed}
 
 
-def _entry_in(raw: bytes) -> str:
+def entry_in(raw: bytes) -> str:
     """Return the entry that a line names at its begin; "" where that is damaged as well."""
     name = _NAMED.match(raw[: bounds.NAME])
     return "" if name is None else name[1].decode("utf-8", errors="replace")

@@ -31,7 +31,7 @@ _OF_FILES = (".csv", ".html", ".json", ".xlsx")
 
 
 class OutputError(RunError):
-    """Something cannot be written where it is to go.
+    """Something cannot be written where it is to be.
 
     Attributes:
         comparison: what was to be written there, where it was finished before this showed;

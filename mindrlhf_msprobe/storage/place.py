@@ -47,6 +47,13 @@ class Place:
         return {name: value for name, value in values.items() if value is not None}
 
 
+class StepPlace(NamedTuple):
+    """One step of one rank."""
+
+    step: int
+    rank: int
+
+
 class LayerPlace(NamedTuple):
     """Where layer data lie: what one rank recorded of one phase in one step."""
 

@@ -34,7 +34,7 @@ PARAMETERS_GRAD = "parameters_grad"
 OPTIMIZER_STATE = "optimizer_state"
 _STATE = re.compile(rf"{OPTIMIZER_STATE}(?:_[0-9]+)?")
 _LONGEST = 2 * bounds.NAME  # characters of a record's name: its entry's, and the path in it
-_MOST_SHOWN = 100  # characters of a file name from elsewhere
+_MOST_SHOWN = 100  # characters of a file name in a dump
 
 #: The dtypes that are stored as they are; all others, e.g. BFloat16, as a wider one.
 _EXACT_DTYPES = frozenset(
@@ -294,7 +294,7 @@ class Locator:
         """Return a leaf and the path of the file of that name.
 
         A name or a symbolic link that leaves the run makes the leaf unreadable: dumps from
-        elsewhere are data, and never decide what is opened.
+        others are data, and never decide what is opened.
         """
         if name is None or name == "-1" or self._gone:  # msprobe's word for "no file"
             return leaf, None

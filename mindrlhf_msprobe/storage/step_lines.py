@@ -7,12 +7,14 @@ generators.rank<N>.jsonl: the states of random generators behind each rollout of
 findings.rank<N>.jsonl: what was found in the steps of one rank while it trained, a line each.
 free_benchmark.rank<N>.jsonl: what became of disturbed computations, a line an output.
 opinions.rank<N>.jsonl: what is thought of calls that were computed again (accuracy_check).
+timeline.rank<N>.jsonl: when the phases of each step ran, a line a step.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
@@ -33,6 +35,7 @@ from mindrlhf_msprobe.storage.arrays.atomic import (
 )
 
 _LONGEST = 1 << 20  # bytes of a line
+_STEP = re.compile(rb'\{"step": ([0-9]{1,18})[,}]')
 _T = TypeVar("_T")
 
 
@@ -90,17 +93,67 @@ class StepLines(Generic[_T]):
         Raises:
             OSError: the file cannot be read or written.
         """
-        if not os.path.lexists(self.path):
+        if not self.path.is_file() or self.path.is_symlink():  # appending to it says so
             return
-        plain = self.path.is_file() and not self.path.is_symlink()
         kept = (_line(line) for line, _ in self._lines() if line["step"] < first_step)
-        if not plain or not write_atomic(self.path, kept):
+        if not write_atomic(self.path, kept):
             self.path.unlink()
 
     def read(self) -> Iterator[_T]:
         """Yield the lines in the order in which they were written; none where there is no file."""
         self.damaged = 0
         return (found for _, found in self._lines())
+
+    def steps(self) -> list[int]:
+        """Return the steps of which there is a line.
+
+        Raises:
+            OSError, ValueError: the file cannot be read, leaves the run or is too large.
+        """
+        found: set[int] = set()
+        for step, _ in self._whole():
+            found.add(step)
+            if len(found) > bounds.TIMELINE_STEPS:
+                raise layout.UnreadError.saying("unread.many_steps", most=bounds.TIMELINE_STEPS)
+        return sorted(found)
+
+    def of_step(self, step: int) -> _T | None:
+        """Return what the last line of a step says; None where there is none.
+
+        Raises:
+            OSError, ValueError: the file cannot be read, leaves the run or is too large, or the
+                line is none of ours.
+        """
+        found = None
+        for number, raw in self._whole():
+            found = raw if number == step else found
+        if found is None:
+            return None
+        line = step_line(found)
+        try:
+            if line is None or line["step"] != step:
+                raise ValueError
+            return self._parse(line)
+        except NO_LINE:
+            raise layout.UnreadError.saying("unread.no_times", step=step) from None
+
+    def _whole(self) -> Iterator[tuple[int, bytes]]:
+        """Yield whole lines with their steps, unread; half a line at the end is none."""
+        self.damaged = 0
+        try:
+            file = layout.open_inside(self._root, self.path, self._most)
+        except FileNotFoundError:
+            return
+        with file:
+            while (raw := file.readline(self._longest)).endswith(b"\n"):
+                found = _STEP.match(raw)
+                if found and raw.endswith(b"}\n"):
+                    yield int(found[1]), raw
+                else:
+                    self.damaged += 1
+        if len(raw) == self._longest:
+            most = bounds.in_bytes(self._longest)
+            raise layout.UnreadError.saying("unread.long_line", most=most)
 
     def _lines(self) -> Iterator[tuple[dict[str, Any], _T]]:
         try:
@@ -178,7 +231,7 @@ def benchmark_lines(root: Path, rank: int) -> StepLines[dict[str, Any]]:
 
 
 class RowsOfSteps:
-    """The rows of a rank, read once, as far as they are asked for.
+    """The rows of a rank, read once, as far as they are wanted.
 
     Args:
         rows: in the order of their steps; one that says a later step holds up no others.
@@ -342,3 +395,148 @@ def _number(value: Any) -> float:
     if isinstance(value, str) and isinstance(named := number_from_json(value), float):
         return named
     return bounds.number(value)
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """One opening of a phase. Phases that are open together have the same times.
+
+    Attributes:
+        phase: its name.
+        opening: how often it had been opened in this step before; of a phase that was recorded, as
+            in its entries.
+        recorded: whether it was recorded.
+        began: seconds since the step began.
+        seconds: how long it was open, recording included.
+        recording: how many of them recording took in the training's threads; None: not known.
+    """
+
+    phase: str
+    opening: int
+    recorded: bool
+    began: float
+    seconds: float
+    recording: float | None = None
+
+
+@dataclass(frozen=True)
+class SaveTime:
+    """One save of key data.
+
+    Attributes:
+        key, micro_step: what was saved; None: without a micro-step.
+        at: seconds since the step began.
+    """
+
+    key: str
+    micro_step: int | None
+    at: float
+
+
+@dataclass(frozen=True)
+class UnlistedPhase:
+    """Openings of a phase beyond those that are listed one by one.
+
+    Attributes:
+        openings: how many.
+        seconds: how long they were open, together.
+    """
+
+    phase: str
+    openings: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """When the phases of a finished step ran on one rank, in seconds of the host's clock.
+
+    Attributes:
+        step, rank: which.
+        ended: when `Probe.step()` was called, in seconds since 1970 (UTC).
+        seconds: how long the step took, from the end of the one before; of the first, from its
+            first phase or save.
+        phases: the openings that ended: `phase`, `opening`, `recorded`, `began`, `seconds`,
+            `recording`.
+        key_data: the saves: `key`, `micro_step`, `at`.
+        unlisted: openings beyond 1000 a step: `phase`, `openings`, `seconds`.
+        unlisted_key_data: how many saves are not listed.
+    """
+
+    step: int
+    rank: int
+    ended: float
+    seconds: float
+    phases: tuple[PhaseTime, ...] = field(default=(), repr=False)
+    key_data: tuple[SaveTime, ...] = field(default=(), repr=False)
+    unlisted: tuple[UnlistedPhase, ...] = ()
+    unlisted_key_data: int = 0
+
+    def of_phases(self) -> dict[str, tuple[int, float]]:
+        """Return for each phase how often it was opened, and its seconds in all."""
+        found: dict[str, tuple[int, float]] = {}
+        opened = [(one.phase, 1, one.seconds) for one in self.phases]
+        opened += [(one.phase, one.openings, one.seconds) for one in self.unlisted]
+        for phase, openings, seconds in opened:
+            before = found.get(phase, (0, 0.0))
+            found[phase] = before[0] + openings, before[1] + seconds
+        return found
+
+
+def time_lines(root: Path, rank: int) -> StepLines[StepTimes]:
+    """Return the file of the times of a rank's steps: `step` stands first in each line."""
+
+    def parsed(line: dict[str, Any]) -> StepTimes:
+        if line["rank"] != rank:
+            raise ValueError
+        unlisted = line.get("unlisted", {})
+        return StepTimes(
+            line["step"],
+            rank,
+            bounds.number(line["ended"]),
+            _seconds(line["seconds"]),
+            tuple(map(_phase, bounds.items(line["phases"]))),
+            tuple(map(_save, bounds.items(line["key_data"]))),
+            tuple(
+                UnlistedPhase(
+                    bounds.text(phase), bounds.count(of["openings"]), _seconds(of["seconds"])
+                )
+                for phase, of in unlisted.get("phases", {}).items()
+            ),
+            bounds.count(unlisted.get("key_data", 0)),
+        )
+
+    name, longest = layout.timeline_name(rank), bounds.TIMELINE_LINE
+    return StepLines(root, name, parsed, most=bounds.JOURNAL, longest=longest)
+
+
+def _phase(found: Mapping[str, Any]) -> PhaseTime:
+    recording = found.get("recording")
+    if type(found["recorded"]) is not bool:
+        raise ValueError
+    return PhaseTime(
+        bounds.text(found["phase"]),
+        bounds.count(found["opening"]),
+        found["recorded"],
+        _seconds(found["began"]),
+        _seconds(found["seconds"]),
+        None if recording is None else _seconds(recording),
+    )
+
+
+def _save(found: Mapping[str, Any]) -> SaveTime:
+    micro_step = found["micro_step"]
+    micro_step = None if micro_step is None else bounds.count(micro_step)
+    return SaveTime(bounds.text(found["key"]), micro_step, _seconds(found["at"]))
+
+
+def _seconds(value: Any) -> float:
+    if (seconds := bounds.number(value)) < 0:
+        raise ValueError
+    return seconds
+
+
+#: What returns each file of lines of a rank.
+ALL_LINES: tuple[Callable[[Path, int], StepLines[Any]], ...] = (
+    *(generator_lines, finding_lines, benchmark_lines, opinion_lines, time_lines),
+)

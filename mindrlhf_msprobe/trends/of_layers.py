@@ -21,7 +21,7 @@ from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.columns.rows import Rows
-from mindrlhf_msprobe.storage.place import LayerPlace
+from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import Gathered
 from mindrlhf_msprobe.storage.records import (
@@ -70,7 +70,7 @@ class OfEntries:
         """Take one entry of the place that is read."""
         raise NotImplementedError
 
-    def end(self, step: int, rank: int, into: Gathered) -> None:
+    def end(self, at: StepPlace, into: Gathered) -> None:
         """Take note that a place has been read; give what is known by now."""
 
     def settle(self, step: int, into: Gathered) -> None:
@@ -100,10 +100,10 @@ class _ByLayer:
         """Add values of the n-th of the step in a layer, "" standing for all of them."""
         self._found.setdefault((phase, number, layer), []).extend(values)
 
-    def give(self, name: str, step: int, rank: int, into: Gathered) -> None:
+    def give(self, name: str, at: StepPlace, into: Gathered) -> None:
         for (phase, number, layer), values in self._found.items():
             own = f"{name}[{layer}]" if layer else name
-            into.add("derived", own, joint_norm(values), (step, rank, number), phase=phase)
+            into.add("derived", own, joint_norm(values), (*at, number), phase=phase)
         self._found.clear()
 
 
@@ -139,8 +139,8 @@ class _GradientNorms(OfEntries):
                 values = norms[rows][known[rows]].tolist()
                 self._norms.add(columns.phase, call, layer, values)
 
-    def end(self, step: int, rank: int, into: Gathered) -> None:
-        self._norms.give(GRADIENT_NORM, step, rank, into)
+    def end(self, at: StepPlace, into: Gathered) -> None:
+        self._norms.give(GRADIENT_NORM, at, into)
 
     def missing(self) -> Message:
         return message("trend.no_gradients")
@@ -168,8 +168,8 @@ class _Moments(OfEntries):
                 for layer in ("", layer_of(cell_of_parameter(parameter))):
                     self._norms.add(entry.phase, entry.call, layer, [norm])
 
-    def end(self, step: int, rank: int, into: Gathered) -> None:
-        self._norms.give(self._name, step, rank, into)
+    def end(self, at: StepPlace, into: Gathered) -> None:
+        self._norms.give(self._name, at, into)
 
     def missing(self) -> Message:
         return message("trend.no_moments")
@@ -202,18 +202,18 @@ class _Updates(OfEntries):
         if not any("%2E" in one.path for one in parameters):
             self._seen += parameters
 
-    def end(self, step: int, rank: int, into: Gathered) -> None:
+    def end(self, at: StepPlace, into: Gathered) -> None:
         self._parameters += len(self._seen)
         for seen in self._seen:
             # A name without the call: its parameters are recorded again where they changed.
             phase, *_ = seen.at
-            at = rank, phase, f"{seen.name.rpartition('.')[0]}.{seen.path}"
-            before = self._last.get(at)
+            key = at.rank, phase, f"{seen.name.rpartition('.')[0]}.{seen.path}"
+            before = self._last.get(key)
             number = 0
             if before is not None:
-                number = before[1] + 1 if before[0] == step else 0
-                self._compare(at, before, seen, layer_of(seen.cell))
-            self._last[at] = step, number, seen
+                number = before[1] + 1 if before[0] == at.step else 0
+                self._compare(key, before, seen, layer_of(seen.cell))
+            self._last[key] = at.step, number, seen
         self._seen.clear()
 
     def _compare(

@@ -1,8 +1,10 @@
-"""One pass over a run: every journal and every save at most once, what was asked for is kept."""
+"""One pass over a run: every journal and every save at most once, what is wanted is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
@@ -14,9 +16,10 @@ from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.settings import Settings
 from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable
 from mindrlhf_msprobe.storage.columns.columns import Columns
-from mindrlhf_msprobe.storage.columns.layouts import Layouts
-from mindrlhf_msprobe.storage.columns.reading import columns_of_entries
-from mindrlhf_msprobe.storage.place import LayerPlace
+from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, record_names
+from mindrlhf_msprobe.storage.columns.reading import columns_of
+from mindrlhf_msprobe.storage.leaves import leaf_from_json
+from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import (
@@ -26,7 +29,7 @@ from mindrlhf_msprobe.storage.reading.series import (
     Series,
     statistic_of,
 )
-from mindrlhf_msprobe.storage.records import Entry, Record
+from mindrlhf_msprobe.storage.records import Record
 from mindrlhf_msprobe.trends.derived import (
     KEYS_READ,
     OF_KEYS,
@@ -47,7 +50,7 @@ _OF_KEY, _OF_RECORD = "mean", "norm"  # statistics, unless one is chosen
 
 @dataclass(frozen=True)
 class Choice:
-    """What is asked for; nothing chosen: the mean of every key, and every derived quantity.
+    """What is wanted; nothing chosen: the mean of every key, and every derived quantity.
 
     Attributes:
         pattern: a regular expression on the names of records, keys and derived quantities.
@@ -79,7 +82,7 @@ class Trends:
 
     Attributes:
         series: derived quantities, keys, then layers and records.
-        missing: derived quantities that were asked for and are not there, with the reason.
+        missing: derived quantities that were requested and are not there, with the reason.
     """
 
     series: list[Series]
@@ -89,7 +92,7 @@ class Trends:
 def read_trends(
     run: Run, choice: Choice, progress: Callable[[int, int], None] | None = None
 ) -> Trends:
-    """Return the series of a run that are asked for.
+    """Return the series of a run that are wanted.
 
     Args:
         progress: called with (done, all) after each step of a rank.
@@ -97,12 +100,12 @@ def read_trends(
     Raises:
         UsageError: a pattern cannot be used, or a name of a statistic, rank, phase or derived
             quantity is not known.
-        RunError: a key that was asked for, or what a pattern matches, is not there.
+        RunError: a key that was requested, or what a pattern matches, is not there.
     """
     wanted = _Wanted(run, choice)
-    places = sorted(p for p in run.places if choice.rank in (None, p[1]))
-    for number, (step, rank) in enumerate(places):
-        wanted.read(step, rank)
+    places = sorted(at for at in run.places if choice.rank in (None, at.rank))
+    for number, at in enumerate(places):
+        wanted.read(at)
         if progress is not None:
             progress(number + 1, len(places))
     return wanted.found()
@@ -121,13 +124,13 @@ class StepByStep:
     def __init__(self, run: Run) -> None:
         self._wanted = _Wanted(run, Choice())
 
-    def read(self, step: int, rank: int) -> list[Series]:
+    def read(self, at: StepPlace) -> list[Series]:
         """Return the points that are known by the end of one step of a rank, and were not before.
 
         Those of `update_to_weight` are of the step before: they need what the weights became.
         """
-        self._wanted.read(step, rank)
-        return self._wanted.take(step)
+        self._wanted.read(at)
+        return self._wanted.take(at.step)
 
     def end(self) -> list[Series]:
         """Return what is known of the last step."""
@@ -155,22 +158,22 @@ class _Wanted:
         self._layouts = Layouts()
         self._why: dict[str, Message] = {}
         self._near: dict[str, None] = {}
-        self._matched = False  # whether anything has a name that was asked for
+        self._matched = False  # whether anything has a name that was requested
         self._found = Gathered()
 
-    def read(self, step: int, rank: int) -> None:
+    def read(self, at: StepPlace) -> None:
         """Read one place."""
         reads = bool(self._gather) or self._records is not None
-        for phase in self._run.phases_at(step, rank) if reads else ():
+        for phase in self._run.phases_at(*at) if reads else ():
             if self._choice.phase not in (None, phase):
                 continue
-            columns = self._columns(LayerPlace(phase, step, rank))
+            columns = self._columns(LayerPlace(phase, *at))
             for gatherer in self._gather.values():
                 gatherer.columns(columns)
         for gatherer in self._gather.values():
-            gatherer.end(step, rank, self._found)
+            gatherer.end(at, self._found)
         if self._choice.phase is None:
-            self._read_keys(step, rank)
+            self._read_keys(at)
 
     def take(self, step: int | None) -> list[Series]:
         """Return what was found since the last time, after a step; None: after the last one."""
@@ -183,27 +186,39 @@ class _Wanted:
         return sorted(found.series(), key=_order)
 
     def _columns(self, at: LayerPlace) -> Columns:
-        """Return what gatherers read of a place, and take the records that are asked for."""
+        """Return what gatherers read of a place, and take the records that are wanted."""
         if self._records is None:
             return columns_with_weights(self._run, at, self._layouts)
-        entries = self._run.entries(*at)
-        for entry in entries:
-            for record in entry.records:
-                self._take_record(entry, record)
-        own = entries if self._gather else []
-        return columns_of_entries(self._run, at, own, self._layouts)
-
-    def _take_record(self, entry: Entry, record: Record) -> None:
-        if self._records is None or not self._records.search(record.name):
-            if len(self._near) < _MOST_NEAR:
-                self._near[record.name] = None
-            return
-        self._matched = True
+        columns = columns_of(self._run, at, self._layouts)
         statistic = self._choice.statistic or _OF_RECORD
-        value = statistic_of(record, statistic)
-        if value is not None:
-            at, phase = (entry.step, entry.rank, 0), entry.phase
-            self._found.add("record", record.name, value, at, statistic=statistic, phase=phase)
+        for record in self._matching(columns, self._records):
+            self._matched = True
+            value = statistic_of(record, statistic)
+            if value is not None:
+                place = at.step, at.rank, 0
+                self._found.add(
+                    "record", record.name, value, place, statistic=statistic, phase=at.phase
+                )
+        return columns
+
+    def _matching(self, columns: Columns, pattern: Pattern) -> Iterable[Record]:
+        """Return the records of a place whose names a pattern matches, as they began in time."""
+        found: Iterable[Record]
+        if columns.objects is not None:  # there is no whole journal of this package
+            every = [record for entry in columns.objects for record in entry.records]
+            found = [record for record in every if pattern.search(record.name)]
+            others = [record.name for record in every if not pattern.search(record.name)]
+        else:
+            rows, others = columns.layout.once(_matching_rows, pattern)
+            found = self._records_in(columns, rows) if rows else ()
+        self._near |= dict.fromkeys(others[: _MOST_NEAR - len(self._near)])
+        return found
+
+    def _records_in(self, columns: Columns, rows: list[tuple[int, int, str]]) -> Iterator[Record]:
+        files, seqs = self._run.locator(columns.at), columns.heads.seqs
+        for _, row, name in sorted(rows, key=lambda one: seqs[one[0]]):
+            leaf = leaf_from_json(dict(columns.values.leaf(row)))
+            yield Record(name, "", "", *files.locate(leaf, leaf.data_name))
 
     def _take_key(self, datum: KeyDatum) -> None:
         self._matched = True
@@ -216,15 +231,13 @@ class _Wanted:
                 if value is not None:
                     self._found.add("key", record.name, value, at, statistic=name)
 
-    def _read_keys(self, step: int, rank: int) -> None:
-        there = self._run.keys_at(step, rank)
+    def _read_keys(self, at: StepPlace) -> None:
+        there = self._run.keys_at(*at)
         every, own, pattern = self._choice.everything, self._choice.keys, self._pattern
         wanted = [k for k in there if every or k in own or (pattern and pattern.search(k))]
         read = {*wanted, *(KEYS_READ.intersection(there) if self._derived else ())}
         read |= self._metrics.keys(there)
-        of_place = {
-            key: saves for key in sorted(read) if (saves := self._run.key_data(key, step, rank))
-        }
+        of_place = {key: saves for key in sorted(read) if (saves := self._run.key_data(key, *at))}
         for key in wanted:
             for datum in of_place.get(key, ()):
                 self._take_key(datum)
@@ -241,8 +254,8 @@ class _Wanted:
                 self._why.setdefault(name, error.said)
                 continue
             for micro_step, value, notes in values:
-                self._found.add("derived", name, value, (step, rank, micro_step), notes=notes)
-        self._metrics.read(sequences, (step, rank), self._found)
+                self._found.add("derived", name, value, (*at, micro_step), notes=notes)
+        self._metrics.read(sequences, at, self._found)
 
     def found(self) -> Trends:
         """Return what was found in all places."""
@@ -251,12 +264,12 @@ class _Wanted:
         series = sorted(self._found.series(), key=_order)
         choice = self._choice
         if not (series or choice.everything or choice.derived):
-            asked = choice.pattern or choice.record or ", ".join(choice.keys)
-            of = {"path": str(self._run.path), "asked": shortened(asked)}
+            wanted = choice.pattern or choice.record or ", ".join(choice.keys)
+            of = {"path": str(self._run.path), "asked": shortened(wanted)}
             if self._matched:
                 statistic = choice.statistic or _OF_KEY
                 raise RunError.saying("trend.no_numbers", **of, statistic=statistic)
-            near = nearest_names(asked, [*self._run.keys, *_OWN_NAMES, *self._near])
+            near = nearest_names(wanted, [*self._run.keys, *_OWN_NAMES, *self._near])
             raise RunError.saying("trend.nothing_matches", **of, near=near)
         there = {s.name for s in series if s.kind == "derived"}
         whys = {name: gatherer.missing() for name, gatherer in self._gather.items()}
@@ -268,6 +281,20 @@ class _Wanted:
         said = next((keys[name] for name in ROLLOUT_LOG_PROB if name in keys), None)
         not_recorded = next(iter(said), None) if isinstance(said, tuple) else None
         return Trends(series, [*missing, *self._metrics.missing(not_recorded)])
+
+
+def _matching_rows(
+    layout: Layout, pattern: Pattern
+) -> tuple[list[tuple[int, int, str]], list[str]]:
+    """Return entry, row and name of each record that a pattern matches, and the other names."""
+    numbers = np.repeat(np.arange(len(layout.names)), np.diff(layout.first)).tolist()
+    matched, others = [], []
+    for row, name in enumerate(record_names(layout)):
+        if pattern.search(name):
+            matched.append((numbers[row], row, name))
+        else:
+            others.append(name)
+    return matched, others
 
 
 def _order(series: Series) -> tuple[int, int]:

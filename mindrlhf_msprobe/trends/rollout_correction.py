@@ -26,6 +26,7 @@ from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.log_probs import KEYS_READ, RolloutRows, rollout_rows
 from mindrlhf_msprobe.sequences.step_data import Unavailable
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.series import Gathered, Missing
 from mindrlhf_msprobe.trends import formulas
 from mindrlhf_msprobe.trends.formulas import CLIP_RANGE
@@ -175,7 +176,7 @@ def _of_tokens(
     clip_range: tuple[float, float],
     undefined: dict[str, Message],
 ) -> dict[str, float]:
-    """Return what is computed of all tokens alike, whichever sequence they are of; [tokens]."""
+    """Return what is computed of all tokens together, whichever sequence they are of; [tokens]."""
     log_ratio = training - rollout
     beyond = np.expm1(log_ratio)  # ρ − 1
     k3 = np.where(np.isposinf(beyond), np.inf, beyond - log_ratio)
@@ -253,13 +254,13 @@ class RolloutMetrics:
     """Gathers the metrics that are wanted.
 
     Args:
-        names: derived quantities that are asked for; `ROLLOUT_CORR`: every metric.
+        names: derived quantities that are wanted; `ROLLOUT_CORR`: every metric.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        asked = set(names)
-        self._whole = ROLLOUT_CORR in asked
-        self._names = [name for name in METRICS if self._whole or name in asked]
+        wanted = set(names)
+        self._whole = ROLLOUT_CORR in wanted
+        self._names = [name for name in METRICS if self._whole or name in wanted]
         self._why: Message | None = None
         self._undefined: dict[str, Message] = {}
         self._found: set[str] = set()
@@ -274,7 +275,7 @@ class RolloutMetrics:
         held = KEYS_READ.intersection(there) if self._names else frozenset[str]()
         return set(held) if held.intersection(ROLLOUT_LOG_PROB) else set()
 
-    def read(self, sequences: Sequences, at: tuple[int, int], found: Gathered) -> None:
+    def read(self, sequences: Sequences, at: StepPlace, found: Gathered) -> None:
         """Take the metrics of a (step, rank)."""
         if not self._names:
             return

@@ -1,4 +1,4 @@
-"""How alike the gradients of two runs are: by parameter and update, and where that falls.
+"""How similar the gradients of two runs are: by parameter and update, and where that falls.
 
 What msprobe's GradComparator computes from signs, and the cosine where both runs have the elements.
 Its rule: a precision problem is suspected where the first similarity of a parameter is below 0.97,
@@ -138,7 +138,7 @@ def compare_gradients(
     measure: Measure | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> GradientTrend:
-    """Return how alike the gradients of two runs are.
+    """Return how similar the gradients of two runs are.
 
     Ranks meet by number; a run of one rank meets another of one rank whatever they are called
     (msprobe numbers a single process by its process id).

@@ -12,7 +12,7 @@ import numpy as np
 
 from helpers.runs import Recording
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor
-from mindrlhf_msprobe.storage.shards import Shard, ShardAxis
+from mindrlhf_msprobe.storage.leaves import Shard, ShardAxis
 
 PHASE = "actor_compute_log_prob"
 AXES = ("pp", "dp", "cp", "ep", "tp")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mindrlhf_msprobe.storage.journal_line import JournalLine
+from mindrlhf_msprobe.storage.journal_line import JournalLine, read_lines
 from mindrlhf_msprobe.storage.operators import OperatorName, operator_entry, parse_operator
 from mindrlhf_msprobe.storage.records import Entry, cell_name, direction_of, has_plain_call
 
@@ -70,5 +70,5 @@ def test_an_operators_line_keeps_the_cell_around_it(around):
     """The cell's name is read as it was written, "" outside every cell."""
     line = JournalLine("Mint.add.0.forward", 3, 4, None, around=around)
     raw, in_dump = line.to_bytes(None, first=False)
-    assert JournalLine.read(raw) == line
+    assert JournalLine.from_json(*read_lines([raw[:-1]]).lines, {}) == line
     assert in_dump == b"{}"

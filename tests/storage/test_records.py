@@ -157,7 +157,8 @@ def test_records_are_named_as_msprobe_names_them():
     grads = list(
         JournalLine.from_json(
             {"entry": name, "seq": 3, "end": None, "parent": None, "opening": 0}
-            | {"parameters_grad": {"weight": [leaf]}}
+            | {"parameters_grad": {"weight": [leaf]}},
+            {},
         ).records()
     )
     assert [name for name, *_ in grads] == ["Cell.a.B.parameters_grad.0.weight"]

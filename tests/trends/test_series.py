@@ -64,12 +64,23 @@ def test_a_pattern_chooses_records_keys_and_derived_quantities(trained):
     assert {s.kind for s in run.trend("rewards|head|kl_k")} == {"derived", "key", "record"}
 
 
+def test_records_of_another_tool_keep_their_names():
+    """Also those inside of nested outputs."""
+    run = open_run(MSPROBE_DATA / "statistics_8x_a")
+    names = {record.name for entry in run.entries() for record in entry.records}
+    found = {series.name for series in run.trend(record=r"output\.1\.")}
+    assert found
+    assert found <= names
+
+
 def test_journals_are_read_once(trained, monkeypatch):
     """Whatever is asked for; and not at all for key data alone."""
     read = []
-    whole, journal = reader.Run.journal, reader.read_journal
-    monkeypatch.setattr(reader.Run, "journal", lambda *a: read.append(a[1:]) or whole(*a))
-    monkeypatch.setattr(reader, "read_journal", lambda *a: read.append(a) or journal(*a))
+    for name in ("journal", "_read_dump"):
+        of_run = getattr(reader.Run, name)
+        monkeypatch.setattr(
+            reader.Run, name, lambda *a, of_run=of_run: read.append(a[1:]) or of_run(*a)
+        )
     run = open_run(trained)
     run.trend("loss|head|gradient_norm|update_to_weight")
     assert len(read) == len(set(read)) == sum(len(run.phases_at(*p)) for p in run.places)

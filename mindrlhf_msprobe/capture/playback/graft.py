@@ -145,7 +145,7 @@ class Grafts:
         if not places:
             raise RunError.saying("error.graft_no_layers", path=run.path, rank=rank)
         for at in places:
-            for entry in run.each_entry(at):
+            for entry in run.each_entry(*at):
                 records = *wanted.records_of(entry), *wanted.records_of(entry, updated=True)
                 for text, record in records:
                     if record.leaf.dtype is not None and record.location is None:
@@ -181,7 +181,7 @@ class Grafts:
             if graph_mode():
                 raise UsageError.saying("error.graft_in_graph_mode", phase=phase.name)
             at = LayerPlace(phase.name, step, self._rank)
-            for entry in wanted.run.each_entry(at):
+            for entry in wanted.run.each_entry(*at):
                 for _, record in wanted.records_of(entry):
                     found.add(number, entry, record)
             if _UPDATED in wanted.what:
@@ -193,14 +193,14 @@ class Grafts:
         wanted = self._wanted[number]
         role = self._phases[at.phase].role
         names = {name for name, one in self._phases.items() if one.role == role}
-        ended = max((entry.seq for entry in wanted.run.each_entry(at)), default=-1)
+        ended = max((entry.seq for entry in wanted.run.each_entry(*at)), default=-1)
         later = [s for s in wanted.run.steps if s > at.step]
         for step in (at.step, *later[:1]):
             behind = (
                 entry
                 for place in wanted.run.layer_places(step=step, rank=at.rank)
                 if place.phase in names
-                for entry in wanted.run.each_entry(place)
+                for entry in wanted.run.each_entry(*place)
                 if step > at.step or entry.seq > ended
             )
             for entry in sorted(behind, key=lambda entry: entry.seq):

@@ -44,13 +44,7 @@ from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import inform, logger, warn
 from mindrlhf_msprobe.storage.manifest.notes import Configuration, Note
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
-from mindrlhf_msprobe.storage.reading.step_times import forget_times
-from mindrlhf_msprobe.storage.step_lines import (
-    benchmark_lines,
-    finding_lines,
-    generator_lines,
-    opinion_lines,
-)
+from mindrlhf_msprobe.storage.step_lines import ALL_LINES
 from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
@@ -317,10 +311,8 @@ class Recorder:
         try:
             self.writer.manifest.begin(step)
             if self.writer.continues:
-                place = self.writer.root, self.writer.rank
-                forget_times(*place, step)
-                for lines_of in (finding_lines, benchmark_lines, opinion_lines, generator_lines):
-                    lines_of(*place).forget(step)
+                for lines_of in ALL_LINES:
+                    lines_of(self.writer.root, self.writer.rank).forget(step)
         except OSError as refused:
             path, why = self.config.dump_path, refused.strerror or str(refused)
             raise RunError.saying("error.left_of_step", path=path, step=step, why=why) from None

@@ -21,8 +21,7 @@ from mindspore import Tensor, ops
 
 from mindrlhf_msprobe.capture.framework.private import no_gradients
 from mindrlhf_msprobe.capture.tensors.summary import local_of, shard_of
-from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.shards import Shard
+from mindrlhf_msprobe.storage.leaves import Leaf, Shard
 
 FINGERPRINT_ALGORITHM = "fmix32x2"
 

@@ -51,8 +51,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
     rows_of,
     size_of,
 )
-from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.shards import COPY, MEAN, SUM, Shard, ShardAxis
+from mindrlhf_msprobe.storage.leaves import COPY, MEAN, SUM, Leaf, Shard, ShardAxis
 
 _BITS_OF_BFLOAT16 = "<u2"
 _LARGE = 1 << 16  # bytes; below, a copy takes no longer than to find out where the elements are

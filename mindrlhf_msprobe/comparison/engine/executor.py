@@ -2,9 +2,9 @@
 
 The work is a list of steps, each of one rank. A step with large tensors comes back with pairs that
 are still to be compared; they are put together into chunks of about equal size, of which every
-worker takes the next. A pair that is large by itself comes back with what is asked of its elements;
-that is answered span by span, and then the pair gets its status. Whoever does the work, the result
-is the same.
+worker takes the next. A pair that is large by itself comes back with what has to be known of its
+elements; that is answered span by span, and then the pair gets its status. Whoever does the work,
+the result is the same.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import Cut, Gathering, Part, answer_span
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     Job,
+    Large,
     PairResult,
     PairWork,
-    Probed,
     StepResult,
-    compare_or_ask,
+    compare_or_cut,
     compare_step,
 )
 from mindrlhf_msprobe.comparison.steps.tally import Folding
 from mindrlhf_msprobe.findings import Finding, Side, Status
+from mindrlhf_msprobe.storage.place import StepPlace
 
 #: Called with (records done, records known so far, or estimated) as the comparison proceeds.
 Progress = Callable[[int, int], None]
@@ -90,7 +91,7 @@ class SpanTask:
 
 
 Task = StepTask | ChunkTask | SpanTask
-Result = tuple[StepResult, ...] | tuple["PairResult | Probed", ...] | Part
+Result = tuple[StepResult, ...] | tuple["PairResult | Large", ...] | Part
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def perform(job: Job, task: Task) -> Result | Failure:
         if isinstance(task, StepTask):
             results = []
             for step in task.steps:
-                results.append(compare_step(job, step, task.rank, wholesale=task.fold))
+                results.append(compare_step(job, StepPlace(step, task.rank), wholesale=task.fold))
                 if not results[-1].waiting:
                     results[-1].finish()
                     if task.fold:
@@ -114,7 +115,7 @@ def perform(job: Job, task: Task) -> Result | Failure:
             return tuple(results)
         if isinstance(task, SpanTask):
             return answer_span(task.cut, task.number)
-        return tuple(compare_or_ask(job, work) for work in task.works)
+        return tuple(compare_or_cut(job, work) for work in task.works)
     except Exception as error:
         return Failure(f"{type(error).__name__}: {error}")
 
@@ -169,7 +170,7 @@ class ThisProcess(Engine):
 
 def run(
     job: Job,
-    rank_steps: Sequence[tuple[int, int]],
+    rank_steps: Sequence[StepPlace],
     start_workers: Callable[[], Engine] | None,
     progress: Progress | None = None,
     *,
@@ -220,7 +221,7 @@ class _Schedule:
 
     def __init__(
         self,
-        rank_steps: Sequence[tuple[int, int]],
+        rank_steps: Sequence[StepPlace],
         progress: Progress | None,
         folding: Folding,
         chunk_bytes: int,
@@ -229,13 +230,13 @@ class _Schedule:
         self._chunk_bytes = chunk_bytes
         self._folding = folding
         # Rank by rank, as columns of several steps of a rank are read together.
-        in_order = sorted(rank_steps, key=lambda at: (at[1], at[0]))
+        in_order = sorted(rank_steps, key=lambda at: (at.rank, at.step))
         self._left = deque(in_order)
         self._waiting: deque[PairWork] = deque()
         self._begun: deque[Task] = deque()  # what is left of large pairs, and what failed once
         self._gatherings: dict[tuple[int, ...], Gathering] = {}
-        self._results: dict[tuple[int, int], StepResult] = {}
-        self._open: dict[tuple[int, int], int] = {}
+        self._results: dict[StepPlace, StepResult] = {}
+        self._open: dict[StepPlace, int] = {}
         self._failed_once: dict[tuple[int, ...], Message | str] = {}
         self._progress = progress
         self._waiting_bytes = self._span_bytes = self._bytes_done = 0
@@ -335,7 +336,7 @@ class _Schedule:
             self._progress(self._records_done, max(total, self._records))
 
     def _step_done(self, result: StepResult) -> None:
-        at = result.step, result.rank
+        at = result.at
         self._results[at] = result
         self._open[at] = len(result.waiting)
         self._records += result.records
@@ -348,7 +349,7 @@ class _Schedule:
             self._folding.finished(result)
 
     def _settle(self, result: PairResult) -> None:
-        at = result.step, result.rank
+        at = StepPlace(result.step, result.rank)
         self._results[at].settle(result)
         self._open[at] -= 1
         self._records_done += 1
@@ -356,9 +357,9 @@ class _Schedule:
             self._results[at].finish()
             self._folding.finished(self._results[at])
 
-    def _begin(self, asked: Probed) -> None:
+    def _begin(self, large: Large) -> None:
         """Have a large pair compared span by span."""
-        work, cut = asked.work, asked.cut
+        work, cut = large.work, large.cut
         tasks = [SpanTask(work, cut, number) for number in range(len(cut))]
         self._gatherings[tasks[0].question] = Gathering(cut)
         self._begun.extend(tasks)

@@ -11,13 +11,13 @@ import contextlib
 import os
 import selectors
 import signal
+import sys
 import time
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.processes import (
@@ -35,11 +35,10 @@ from mindrlhf_msprobe.comparison.engine.executor import (
     Task,
     perform,
 )
-from mindrlhf_msprobe.comparison.engine.worker_process import serve
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.engine.executor import Task
+    import subprocess
 
 #: The exit code of a process for which somebody else has waited; no process ends with it.
 UNKNOWN_CODE = 256
@@ -47,7 +46,7 @@ _KILLED_SECONDS = 10.0  # within which a process that was killed ends
 _ENDED_BY = {"SIGKILL": message("note.sigkill"), "SIGBUS": message("note.sigbus")}
 
 
-class Worker(ABC):
+class Worker:
     """A worker: its process, and what it does.
 
     Attributes:
@@ -56,6 +55,13 @@ class Worker(ABC):
         pid: its number.
         ready: whether it has answered.
         task: what it does now, or None.
+
+    Args:
+        pipes_of_others: this process's ends of the other workers' pipes, which a fork must not
+            keep open.
+
+    Raises:
+        OSError: there can be no more processes.
     """
 
     ready = False
@@ -67,31 +73,48 @@ class Worker(ABC):
         self.tasks: Any = os.fdopen(task_write, "wb")
         self.results: Any = os.fdopen(result_read, "rb", buffering=0)
         self._stopped, self._looked = 0.0, time.monotonic()
-        others = [*pipes_of_others, task_write, result_read]
+        self._code: int | None = None
+        self._fresh: subprocess.Popen[bytes] | None = None
+        own = task_read, result_write
         try:
-            self.pid = self._start(job, (task_read, result_write), others)
+            if may_fork():
+                others = [*pipes_of_others, task_write, result_read]
+                self.pid = forked(partial(_serve, lambda _: job, *own), others)
+            else:
+                self._fresh = start_fresh(__name__, own)
+                self.pid = self._fresh.pid
         except BaseException:
             self.close()
             raise
         finally:
             os.close(task_read)
             os.close(result_write)
+        if self._fresh is not None:
+            with contextlib.suppress(OSError):  # it is dead, which reading from it will show
+                send(self.tasks, job)
 
-    @abstractmethod
-    def _start(self, job: Job, pipes: tuple[int, int], others: list[int]) -> int:
-        """Start it with its ends of both pipes, and without others; return its number."""
-
-    @abstractmethod
-    def wait(self, patience: float) -> int | None:
+    def _wait(self, patience: float) -> int | None:
         """Wait at most so many seconds for its end; return its exit code, None if it runs on.
 
         The code is UNKNOWN_CODE in a process that ignores SIGCHLD, as it may have been told to
         before its program began: the kernel then forgets at once how its children ended.
         """
-
-    @abstractmethod
-    def kill(self) -> None:
-        """Send it SIGKILL."""
+        until = time.monotonic() + patience
+        while self._code is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                self._code = UNKNOWN_CODE
+                break
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() >= until:
+                break
+            else:
+                time.sleep(0.002)
+        if self._fresh is not None:
+            self._fresh.returncode = self._code
+        return self._code
 
     def begin(self, task: Task) -> None:
         """Hand it a task."""
@@ -116,10 +139,11 @@ class Worker(ABC):
 
     def end(self, patience: float = 0.0) -> Message:
         """End it, if it still runs after `patience` seconds, and say how it had ended."""
-        code = self.wait(patience)
+        code = self._wait(patience)
         if code is None:
-            self.kill()
-            code = self.wait(_KILLED_SECONDS)
+            with contextlib.suppress(ProcessLookupError):  # it has ended this moment
+                os.kill(self.pid, signal.SIGKILL)
+            code = self._wait(_KILLED_SECONDS)
         self.close()
         if code is None:  # it hangs in the kernel, waiting for a dead disk
             return message("note.no_answer")
@@ -136,76 +160,6 @@ class Worker(ABC):
         for pipe in (self.tasks, self.results):
             with contextlib.suppress(OSError):
                 pipe.close()
-
-
-def start(job: Job, pipes_of_others: Iterable[int]) -> Worker:
-    """Start a worker.
-
-    Args:
-        pipes_of_others: this process's ends of the other workers' pipes, which a fork must not
-            keep open.
-
-    Raises:
-        OSError: there can be no more processes.
-    """
-    return (_Forked if may_fork() else _Fresh)(job, pipes_of_others)
-
-
-class _Fresh(Worker):
-    """An interpreter of its own."""
-
-    def __init__(self, job: Job, pipes_of_others: Iterable[int]) -> None:
-        super().__init__(job, pipes_of_others)
-        with contextlib.suppress(OSError):  # it is dead, which reading from it will show
-            send(self.tasks, job)
-
-    def _start(self, job: Job, pipes: tuple[int, int], others: list[int]) -> int:
-        self._process = start_fresh("mindrlhf_msprobe.comparison.engine.worker_process", pipes)
-        return self._process.pid
-
-    def wait(self, patience: float) -> int | None:
-        import subprocess
-
-        try:
-            code = self._process.wait(timeout=patience)
-        except subprocess.TimeoutExpired:
-            return None
-        # Popen reports 0 if it could not find out.
-        ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
-        return UNKNOWN_CODE if code == 0 and ignored else code
-
-    def kill(self) -> None:
-        self._process.kill()
-
-
-class _Forked(Worker):
-    """A copy of this process."""
-
-    _code: int | None = None
-
-    def _start(self, job: Job, pipes: tuple[int, int], others: list[int]) -> int:
-        return forked(partial(serve, lambda _: job, *pipes), others)
-
-    def wait(self, patience: float) -> int | None:
-        until = time.monotonic() + patience
-        while self._code is None:
-            try:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:
-                self._code = UNKNOWN_CODE
-                break
-            if pid:
-                self._code = os.waitstatus_to_exitcode(status)
-            elif time.monotonic() >= until:
-                break
-            else:
-                time.sleep(0.002)
-        return self._code
-
-    def kill(self) -> None:
-        if self.wait(0) is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended this moment
-                os.kill(self.pid, signal.SIGKILL)
 
 
 _MOST_START_FAILURES = 3
@@ -301,7 +255,7 @@ class LocalWorkers(Engine):
     def _start(self) -> None:
         pipes = [pipe.fileno() for w in self._workers for pipe in (w.tasks, w.results)]
         try:
-            worker = start(self._job, pipes)
+            worker = Worker(self._job, pipes)
         except OSError:  # no more processes, or no more memory for them
             self._start_failures += 1
             return
@@ -321,3 +275,26 @@ class LocalWorkers(Engine):
         self._start_failures = 0 if worker.ready else self._start_failures + 1
         if self._start_failures < _MOST_START_FAILURES:
             self._start()
+
+
+def _serve(job_from: Callable[[BinaryIO], Any], tasks_end: int, results_end: int) -> None:
+    """Do tasks until there are no more, and end the process, which never outlives the comparison.
+
+    Args:
+        job_from: returns the job, given the pipe of the tasks.
+        tasks_end, results_end: this process's ends of the pipes.
+    """
+    with os.fdopen(tasks_end, "rb") as tasks, os.fdopen(results_end, "wb") as results:
+        try:
+            job = job_from(tasks)
+            send(results, "ready")
+            while True:
+                send(results, perform(job, receive(tasks)))
+        except (EOFError, BrokenPipeError):
+            os._exit(0)
+
+
+if __name__ == "__main__":  # IN OUT DIRECTORY: reads the job, then tasks, from a pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the comparison itself ends its workers
+    os.chdir(sys.argv[3])
+    _serve(receive, int(sys.argv[1]), int(sys.argv[2]))

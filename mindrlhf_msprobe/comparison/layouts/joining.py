@@ -29,9 +29,8 @@ from mindrlhf_msprobe.comparison.layouts.layout import (
 )
 from mindrlhf_msprobe.comparison.pairing.composed import composed, gap_of, together
 from mindrlhf_msprobe.storage.arrays.expression import Tile
-from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.leaves import COPY, MEAN, SUM, Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record, cell_name, network_name
-from mindrlhf_msprobe.storage.shards import COPY, MEAN, SUM
 
 #: Codes of what the layout is to blame for, and no file.
 UNFIT, UNLIKE_PARTS = "layout.dimension", "layout.shapes"

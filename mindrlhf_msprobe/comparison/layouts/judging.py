@@ -50,10 +50,9 @@ from mindrlhf_msprobe.storage.arrays.expression import (
     slices,
 )
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.leaves import MEAN, SUM, Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
-from mindrlhf_msprobe.storage.shards import MEAN, SUM
 
 _ADDED = 1e-5  # of the largest element: how far a sum may be off by rounding
 _ROUNDING = 1e-6  # of a mean or norm that was put together from those of parts

@@ -20,8 +20,8 @@ from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError
 from mindrlhf_msprobe.storage.foreign.checkpoints.strategy import Cut, Strategy, read_strategies
+from mindrlhf_msprobe.storage.leaves import COPY, MEAN, SUM, Shard
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name
-from mindrlhf_msprobe.storage.shards import COPY, MEAN, SUM, Shard
 
 #: Nothing says what of a record is at each place of an axis.
 ANY = "any"

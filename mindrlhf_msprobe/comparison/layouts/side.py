@@ -25,6 +25,7 @@ from mindrlhf_msprobe.sequences.beginnings import longest_common
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.run_file import Network
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry, Record
 
@@ -52,13 +53,13 @@ class LaidOutView(View):
 
     layout: Layout = field(default_factory=Layout.of_one)
 
-    def rank_steps(self) -> set[tuple[int, int]]:
+    def rank_steps(self) -> set[StepPlace]:
         """Return every (step, rank) of the comparison: one rank."""
-        return {(step, WHOLE) for step, _ in View.rank_steps(self)}
+        return {StepPlace(step, WHOLE) for step, _ in View.rank_steps(self)}
 
-    def own(self, step: int, rank: int) -> tuple[int, int]:
+    def own(self, step: int, rank: int) -> StepPlace:
         """Return the run's own numbers of a step and of its lowest rank."""
-        return self.steps.get(step, step), min(self.all_ranks, default=rank)
+        return StepPlace(self.steps.get(step, step), min(self.all_ranks, default=rank))
 
     @property
     def all_ranks(self) -> list[int]:

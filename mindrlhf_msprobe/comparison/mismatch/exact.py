@@ -27,7 +27,6 @@ from mindrlhf_msprobe.sequences.matching import aligned_names
 from mindrlhf_msprobe.sequences.saved import SavedSample, saved_samples
 from mindrlhf_msprobe.sequences.settings import Settings
 from mindrlhf_msprobe.sequences.step_data import Unavailable, array_of
-from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import network_name
 
@@ -288,7 +287,7 @@ def _changed(side: Side) -> set[str]:
     """Return the parameters that a phase recorded again, and not with the same values."""
     first: dict[str, str | None] = {}
     found: set[str] = set()
-    for entry in side.run.each_entry(LayerPlace(side.phase, side.step, side.rank)):
+    for entry in side.run.each_entry(side.phase, side.step, side.rank):
         for record in entry.records:
             if record.io != "parameters":
                 continue

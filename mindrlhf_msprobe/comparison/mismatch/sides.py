@@ -29,7 +29,6 @@ from mindrlhf_msprobe.sequences.saved import (
 from mindrlhf_msprobe.sequences.step_data import StepData
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.operators import is_operator
-from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Record, network_name
@@ -111,7 +110,7 @@ def read_side(
     except (ArrayFileError, ValueError, TypeError, KeyError) as error:
         raise NoTokens.saying("tokens.not_stored", record=PHASE_TOKENS, why=error) from None
     starts = Starts(given)
-    for entry in run.each_entry(LayerPlace(phase, step, rank)):
+    for entry in run.each_entry(phase, step, rank):
         if is_operator(entry.name):  # its calls are counted otherwise, and cells tell enough
             if is_topk(entry.cell) and entry.around and number >= 0:
                 _take_choices(found, entry, number, seen.get(entry.around, 0), forms)
@@ -148,7 +147,7 @@ def read_side(
 def read_parameters(run: Run, phase: str, step: int, rank: int) -> dict[str, Record]:
     """Return the parameters of a phase by their names in the network, as first recorded."""
     found: dict[str, Record] = {}
-    for entry in run.each_entry(LayerPlace(phase, step, rank)):
+    for entry in run.each_entry(phase, step, rank):
         _parameters(found, entry)
     return found
 

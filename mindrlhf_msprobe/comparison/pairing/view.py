@@ -15,6 +15,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.dialect import MINDSPORE
 from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.manifest.run_file import Network
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.inventory import thinned_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Problem, Run
@@ -45,19 +46,19 @@ class View:
     key_data_only: bool = False
     keys: Mapping[str, str] = field(default_factory=dict)
 
-    def rank_steps(self) -> set[tuple[int, int]]:
+    def rank_steps(self) -> set[StepPlace]:
         """Return every (step, rank) of the comparison of which the run recorded something."""
         steps = {own: shown for shown, own in self.steps.items()}
         ranks = {own: shown for shown, own in self.ranks.items()}
         return {
-            (steps.get(step, step), ranks.get(rank, rank))
+            StepPlace(steps.get(step, step), ranks.get(rank, rank))
             for step, rank in self.run.places
             if rank in ranks or not self.only_ranks
         }
 
-    def own(self, step: int, rank: int) -> tuple[int, int]:
+    def own(self, step: int, rank: int) -> StepPlace:
         """Return the run's own numbers of a step and a rank of the comparison."""
-        return self.steps.get(step, step), self.ranks.get(rank, rank)
+        return StepPlace(self.steps.get(step, step), self.ranks.get(rank, rank))
 
     def config(self, rank: int) -> ProbeConfig | None:
         """Return what the run was configured to record on one of the comparison's ranks."""

@@ -42,7 +42,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     AT_FIRST_PHASE,
     RunFile,
     Settings,
-    began_otherwise,
+    began_unlike,
 )
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.snapshot import Snapshot, Trait, kinds_with
@@ -218,7 +218,7 @@ def _note_attempts(pair: RankPair) -> None:
     """Note further attempts that ran with something else, and those without their optimizer."""
     for name, file in (("A", pair.a), ("B", pair.b)):
         for number, attempt in enumerate(file.attempts, 1):
-            unlike = began_otherwise(file, attempt)
+            unlike = began_unlike(file, attempt)
             sections = [
                 s
                 for s in kinds_with(Trait.OF_ATTEMPTS, Settings.every_key())

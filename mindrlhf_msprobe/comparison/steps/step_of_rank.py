@@ -57,6 +57,7 @@ from mindrlhf_msprobe.findings import (
 )
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.records import Record
 
 if TYPE_CHECKING:
@@ -92,29 +93,27 @@ class Job:
     msprobe_mapping: MsprobeMapping | None = None
     fused: tuple[FusedRule, ...] = ()
     # What was read last, and how it was cut; and what was paired last: by step and rank.
-    _loaded: dict[tuple[int, int], CutStep] = field(default_factory=dict, repr=False, compare=False)
+    _loaded: dict[StepPlace, CutStep] = field(default_factory=dict, repr=False, compare=False)
     _layouts: list[Layouts] = field(default_factory=list, repr=False, compare=False)
-    _planned: dict[tuple[int, int], StepPlan] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    _planned: dict[StepPlace, StepPlan] = field(default_factory=dict, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = self.sides, self.noise, self.tolerances, self.mapping, self.tokenizer
         return Job, (*settings, self.chosen, self.span_bytes, self.msprobe_mapping, self.fused)
 
-    def load(self, step: int, rank: int) -> tuple[StepData, StepData]:
+    def load(self, at: StepPlace) -> tuple[StepData, StepData]:
         """Read what both runs recorded in one step; the last one is kept."""
-        return self.cut_of(step, rank).data
+        return self.cut_of(at).data
 
-    def cut_of(self, step: int, rank: int) -> CutStep:
+    def cut_of(self, at: StepPlace) -> CutStep:
         """Read one step, cut to batches of one size; the last one is kept."""
-        if (step, rank) not in self._loaded:
+        if at not in self._loaded:
             if self.laid_out:
                 from mindrlhf_msprobe.comparison.layouts.side import load_both
 
-                a, b = load_both(self.sides, step)  # type: ignore[arg-type]
+                a, b = load_both(self.sides, at.step)  # type: ignore[arg-type]
             else:
-                a, b = (side.load(step, rank) for side in self.sides)
+                a, b = (side.load(*at) for side in self.sides)
             a = self.under_names_of_b(a, b)
             made = CutStep((a, b), rules=self.mapping)
             if self.msprobe_mapping is None and a.dialect is not b.dialect:
@@ -141,8 +140,8 @@ class Job:
                 notes = (*made.notes, *found.notes)
                 made = replace(found, rules=rules, across=made.across, notes=notes)
             self._loaded.clear()
-            self._loaded[step, rank] = made
-        return self._loaded[step, rank]
+            self._loaded[at] = made
+        return self._loaded[at]
 
     @property
     def laid_out(self) -> bool:
@@ -157,34 +156,34 @@ class Job:
 
         return partners.under_names_of_npu(b, a, self.msprobe_mapping)
 
-    def filter(self, step: int, rank: int) -> StepFilter:
+    def filter(self, at: StepPlace) -> StepFilter:
         """Return what of one step is not compared."""
         unlike = any(own != shown for shown, own in self.sides[1].phases.items())
-        cut = self.cut_of(step, rank)
+        cut = self.cut_of(at)
         return StepFilter(self.chosen, cut, unlike, cut.rules)
 
-    def plan(self, step: int, rank: int) -> StepPlan:
+    def plan(self, at: StepPlace) -> StepPlan:
         """Pair everything both runs recorded in one step; the last plan is kept."""
-        if (step, rank) not in self._planned:
+        if at not in self._planned:
             by_name = self.msprobe_mapping is not None
-            cut = self.cut_of(step, rank)
-            plan = plan_step(step, rank, *cut.data, cut.rules, by_name=by_name, across=cut.across)
+            cut = self.cut_of(at)
+            plan = plan_step(*at, *cut.data, cut.rules, by_name=by_name, across=cut.across)
             self._planned.clear()
             notes = (*plan.notes, *cut.notes)
-            self._planned[step, rank] = replace(plan, notes=notes)
-        return self._planned[step, rank]
+            self._planned[at] = replace(plan, notes=notes)
+        return self._planned[at]
 
-    def stopped_by(self, step: int, rank: int) -> bool:
+    def stopped_by(self, at: StepPlace) -> bool:
         """Return whether one of the runs had stopped in this step, or before it."""
         for side in self.sides:
             if self.laid_out:
                 return any(of.run.stops for of in self.sides)
-            stop = side.run.stop_of(side.ranks.get(rank, rank))
-            if stop is not None and side.steps.get(step, step) >= stop.step:
+            stop = side.run.stop_of(side.ranks.get(at.rank, at.rank))
+            if stop is not None and side.steps.get(at.step, at.step) >= stop.step:
                 return True
         return False
 
-    def count(self, step: int, rank: int) -> Wholesale | None:
+    def count(self, at: StepPlace) -> Wholesale | None:
         """Count what agrees in one step; None where it has to be paired as a whole."""
         named = self.mapping or self.msprobe_mapping or self.chosen.by_name
         if self.noise or named or self.laid_out:
@@ -197,7 +196,7 @@ class Job:
         if not self._layouts:
             self._layouts.append(Layouts())
         layouts = self._layouts[0]
-        return wholesale.count_wholesale(self.sides, self.tolerances, step, rank, layouts)
+        return wholesale.count_wholesale(self.sides, self.tolerances, at, layouts)
 
 
 @dataclass(frozen=True)
@@ -250,7 +249,7 @@ class PairResult:
 
 
 @dataclass(frozen=True)
-class Probed:
+class Large:
     """A large pair, and what has to be known of its elements before it can be compared."""
 
     work: PairWork
@@ -302,6 +301,11 @@ class StepResult:
     def count_records(self) -> None:
         """Note how many pairs there are, before any is let go of."""
         self.records = len(self.findings) + sum(self.counted.identical.values())
+
+    @property
+    def at(self) -> StepPlace:
+        """Which step of which rank it is."""
+        return StepPlace(self.step, self.rank)
 
     @property
     def diverged(self) -> bool:
@@ -364,21 +368,21 @@ class StepResult:
         self.whole = False
 
 
-def compare_step(job: Job, step: int, rank: int, *, wholesale: bool = False) -> StepResult:
+def compare_step(job: Job, at: StepPlace, *, wholesale: bool = False) -> StepResult:
     """Compare one step of one rank; pairs with many bytes wait.
 
     Args:
         wholesale: count what agrees without a finding, where that can be done.
     """
     before = [len(view.run.problems) for view in (*job.sides, *job.noise)]
-    counted = job.count(step, rank) if wholesale and not job.stopped_by(step, rank) else None
+    counted = job.count(at) if wholesale and not job.stopped_by(at) else None
     if counted is None:
-        plan, positions, left_out = job.plan(step, rank), None, job.filter(step, rank)
+        plan, positions, left_out = job.plan(at), None, job.filter(at)
     else:
         plan, positions = counted.plan, counted.positions
         left_out = StepFilter(job.chosen, CutStep(counted.data))
-    repetitions = _Repetitions(job, step, rank) if job.noise else None
-    result = StepResult(step, rank, [], positions or _positions(plan.pairs), notes=plan.notes)
+    repetitions = _Repetitions(job, at) if job.noise else None
+    result = StepResult(*at, [], positions or _positions(plan.pairs), notes=plan.notes)
     if counted is not None:
         result.counted, result.whole = counted.counted, False
     works = _walk(job, plan, result, left_out, repetitions)
@@ -390,7 +394,7 @@ def compare_step(job: Job, step: int, rank: int, *, wholesale: bool = False) -> 
             result.settle(compare_pair(job, work))
     result.count_records()
     if counted is not None and job.chosen.first_only and (result.waiting or result.diverged):
-        return compare_step(job, step, rank)  # it ends in the middle
+        return compare_step(job, at)  # it ends in the middle
     views = (*job.sides, *job.noise)
     result.problems = tuple(
         tuple(problem.said for problem in view.run.problems[n:]) for view, n in zip(views, before)
@@ -442,9 +446,9 @@ def _walk(
     return works
 
 
-def compare_whole_step(job: Job, step: int, rank: int) -> StepResult:
+def compare_whole_step(job: Job, at: StepPlace) -> StepResult:
     """Compare one step here and now, every pair of it."""
-    result = compare_step(job, step, rank)
+    result = compare_step(job, at)
     for work in result.waiting:
         result.settle(compare_pair(job, work))
     result.waiting = ()
@@ -452,14 +456,14 @@ def compare_whole_step(job: Job, step: int, rank: int) -> StepResult:
     return result
 
 
-def compare_or_ask(job: Job, work: PairWork) -> PairResult | Probed:
+def compare_or_cut(job: Job, work: PairWork) -> PairResult | Large:
     """Compare one pair of records, unless it is large: then say what is to be known first."""
     try:
         return compare_pair(job, work, Elements(job.span_bytes, work.answers))
     except Unanswered as unanswered:
         if work.given_up:
             return PairResult(*work.at, Status.UNREADABLE, None, work.given_up, ())
-        return Probed(work, unanswered.cut)
+        return Large(work, unanswered.cut)
 
 
 def compare_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> PairResult:
@@ -522,13 +526,13 @@ class _Repetitions:
     one's call, and another shape than the whole, which is no noise.
     """
 
-    def __init__(self, job: Job, step: int, rank: int) -> None:
-        self._cut = job.cut_of(step, rank)
-        a, b = job.load(step, rank)
-        loaded = [job.under_names_of_b(view.load(step, rank), b) for view in job.noise]
-        self._of_a = [_index(plan_step(step, rank, a, data)) for data in loaded]
+    def __init__(self, job: Job, at: StepPlace) -> None:
+        self._cut = job.cut_of(at)
+        a, b = job.load(at)
+        loaded = [job.under_names_of_b(view.load(*at), b) for view in job.noise]
+        self._of_a = [_index(plan_step(*at, a, data)) for data in loaded]
         by_name = job.msprobe_mapping is not None
-        plans = [plan_step(step, rank, d, b, job.mapping, by_name=by_name) for d in loaded]
+        plans = [plan_step(*at, d, b, job.mapping, by_name=by_name) for d in loaded]
         self._of_b = [_index(plan, 1) for plan in plans]
 
     def repeated(self, pair: Pair) -> tuple[Record | None, ...]:

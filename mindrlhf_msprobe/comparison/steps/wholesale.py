@@ -1,10 +1,9 @@
-"""Places of two runs that are put together alike: what agrees in them is counted on columns.
+"""Places of two runs with the same entries: what agrees in them is counted on columns.
 
 Nearly all records of two runs are tensors with one fingerprint and finite statistics on both sides.
 They are identical whatever the comparison allows, so no object, pair or finding is made of them.
-All other entries, and key data, are paired and compared as ever. A step that is not put together
-alike on both sides, or in which anything is unusual, is not for this way: the planner pairs it as a
-whole.
+All other entries, and key data, are paired and compared as ever. A step of which both sides do not
+have the same entries, or in which anything is unusual, is paired as a whole by the planner.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, record_names
 from mindrlhf_msprobe.storage.columns.reading import whole_columns
 from mindrlhf_msprobe.storage.operators import is_operator
-from mindrlhf_msprobe.storage.place import LayerPlace
+from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, has_plain_call
@@ -61,37 +60,37 @@ class Wholesale:
 
 
 def count_wholesale(
-    sides: tuple[View, View], tolerances: Tolerances, step: int, rank: int, layouts: Layouts
+    sides: tuple[View, View], tolerances: Tolerances, place: StepPlace, layouts: Layouts
 ) -> Wholesale | None:
     """Count what agrees in one step; None where it has to be paired as a whole.
 
     Args:
         layouts: those of the steps before.
     """
-    rank_steps = [view.own(step, rank) for view in sides]
+    rank_steps = [view.own(*place) for view in sides]
     if any(view.phases or view.key_data_only or not view.run.dialect.timed for view in sides):
         return None
     phases = [view.run.phases_at(*at) for view, at in zip(sides, rank_steps)]
     if phases[0] != phases[1]:
         return None
-    alike = []
+    both_have = []
     for phase in phases[0]:
         read: Columns | None = None
         both = [
             read := whole_columns(view.run, LayerPlace(phase, *at), layouts, like=read)
             for view, at in zip(sides, rank_steps)
         ]
-        found = _alike(phase, both[0], both[1])
+        found = _common_phase(phase, both[0], both[1])
         if found is None or not found.make_special(sides[0].run, sides[1].run):
             return None
-        alike.append(found)
-    events = [_Events([phase.sides[i] for phase in alike]) for i in (0, 1)]
+        both_have.append(found)
+    events = [_Events([phase.sides[i] for phase in both_have]) for i in (0, 1)]
     if not events[0].begin_in_order_of(events[1]):
         return None
-    data = [view.load(step, rank, layers=False) for view in sides]
+    data = [view.load(*place, layers=False) for view in sides]
     if any(side.unreadable or side.unreadable_keys for side in data):
         return None
-    return _Counting(step, rank, alike, (events[0], events[1]), (data[0], data[1])).result(
+    return _Counting(place, both_have, (events[0], events[1]), (data[0], data[1])).result(
         tolerances
     )
 
@@ -123,7 +122,7 @@ class _Side:
 
 
 @dataclass
-class _Alike:
+class _CommonPhase:
     """A phase that both runs recorded with the same entries.
 
     Attributes:
@@ -148,7 +147,7 @@ class _Alike:
         return self.layout.names
 
     def make_special(self, *runs: Run) -> bool:
-        """Make the entries that differ; return whether they are for this way.
+        """Make the entries that differ; return whether they can be counted so.
 
         Parameters that one side alone recorded again are compared with earlier ones, and files of
         elements are shared among workers: both is the planner's.
@@ -159,7 +158,10 @@ class _Alike:
         made = []
         for run, side in zip(runs, self.sides):
             found = side.columns.made(run, [int(side.order[number]) for number in numbers])
-            if found is None or any(map(_is_for_planner, found)):
+            if found is None:
+                return False
+            leaves = (record.leaf for entry in found for record in entry.records)
+            if any(leaf.why is not None or leaf.data_name for leaf in leaves):
                 return False
             made.append(found)
         for number, *both in zip(numbers, *made):
@@ -169,15 +171,11 @@ class _Alike:
         return True
 
 
-def _is_for_planner(entry: Entry) -> bool:
-    return any(r.leaf.why is not None or r.leaf.data_name for r in entry.records)
-
-
 def _parameters(entry: Entry) -> set[str]:
     return {record.path for record in entry.records if record.io == "parameters"}
 
 
-def _alike(phase: str, a: Columns | None, b: Columns | None) -> _Alike | None:
+def _common_phase(phase: str, a: Columns | None, b: Columns | None) -> _CommonPhase | None:
     """Hold one phase of both runs against each other; None where it has to be paired."""
     if a is None or b is None or len(a) != len(b) or not a.layout.once(_are_plain):
         return None
@@ -189,13 +187,13 @@ def _alike(phase: str, a: Columns | None, b: Columns | None) -> _Alike | None:
             return None
         order = np.array([there[name] for name in a.layout.names], np.intp)
     other = _Side(b, order)
-    # Entries stand alike among the others, but for their time.
+    # Entries have the same place among the others, but for their time.
     heads = ((one.parents, one.openings, one.tokens) for one in (a.heads, b.heads))
     if not ((own.ends < 0) == (other.ends < 0)).all() or _operators_differ(own, other):
         return None
     if any(ours != [theirs[n] for n in order.tolist()] for ours, theirs in zip(*heads)):
         return None
-    return _Alike(phase, (own, other), _are_identical(own, other), {})
+    return _CommonPhase(phase, (own, other), _are_identical(own, other), {})
 
 
 def _are_plain(layout: Layout) -> bool:
@@ -324,17 +322,16 @@ class _Counting:
 
     def __init__(
         self,
-        step: int,
-        rank: int,
-        alike: list[_Alike],
+        place: StepPlace,
+        phases: list[_CommonPhase],
         events: tuple[_Events, _Events],
         data: tuple[StepData, StepData],
     ) -> None:
-        self._step, self._rank, self._alike = step, rank, alike
+        self._place, self._phases = place, phases
         self._events, self._data = events, data
         #: Of each event in time: the number of its phase, and of its phase's opening.
-        phase = [np.full(len(one.names), number) for number, one in enumerate(alike)]
-        opening = [np.array(one.sides[0].openings(), np.int64) for one in alike]
+        phase = [np.full(len(one.names), number) for number, one in enumerate(phases)]
+        opening = [np.array(one.sides[0].openings(), np.int64) for one in phases]
         of = events[0].order % max(len(events[0].seqs), 1)
         self._phase, self._opening = _joined(phase)[of], _joined(opening)[of]
 
@@ -350,13 +347,11 @@ class _Counting:
                     active[one.before] = True
         pairs = tuple(pair for _, found in shown for pair in found)
         entries = [
-            Entry(of.names[0], of.phase, self._step, self._rank, 0, None)
-            for of in self._alike
-            if of.names
+            Entry(of.names[0], of.phase, *self._place, 0, None) for of in self._phases if of.names
         ]
         data = [replace(side, entries=entries) for side in self._data]
         return Wholesale(
-            StepPlan(self._step, self._rank, pairs),
+            StepPlan(*self._place, pairs),
             (data[0], data[1]),
             self._positions(active, shown),
             self._counted(records, shown, tolerances),
@@ -365,22 +360,22 @@ class _Counting:
     def _records(self) -> np.ndarray:
         """Return how many records were counted at each event in time."""
         ended = self._events[0].places[len(self._events[0].seqs) :] >= 0
-        whole = _joined([np.diff(one.layout.first) for one in self._alike])
-        begin = _joined([one.layout.once(_known_at_begin) for one in self._alike])
+        whole = _joined([np.diff(one.layout.first) for one in self._phases])
+        begin = _joined([one.layout.once(_known_at_begin) for one in self._phases])
         begin = np.where(ended, begin, whole)
-        is_counted = _joined([one.is_counted for one in self._alike])
+        is_counted = _joined([one.is_counted for one in self._phases])
         of_events = np.concatenate([begin * is_counted, (whole - begin) * is_counted])
         return of_events[self._events[0].order]
 
     def _planner(self) -> Planner:
         """Return what pairs the entries that are left, and key data."""
-        special = [(one.phase, *item) for one in self._alike for item in one.special.items()]
+        special = [(one.phase, *item) for one in self._phases for item in one.special.items()]
         ids = {(phase, name): name for phase, name, _ in special}
         sides = [
             replace(side, entries=[both[i] for *_, both in special])
             for i, side in enumerate(self._data)
         ]
-        return Planner(self._step, self._rank, sides[0], sides[1], Alignment(ids, dict(ids)))
+        return Planner(*self._place, sides[0], sides[1], Alignment(ids, dict(ids)))
 
     def _shown(self) -> list[_Shown]:
         """Return the events of which pairs are made, in causal order."""
@@ -413,7 +408,7 @@ class _Counting:
     def _special(self) -> Iterator[tuple[int, EventKey]]:
         """Yield the events of entries that were not counted, and their places in time."""
         places, count, start = self._events[0].places, len(self._events[0].seqs), 0
-        for one in self._alike:
+        for one in self._phases:
             for number in (start + np.flatnonzero(~one.is_counted)).tolist():
                 for kind, place in ((BEGIN, places[number]), (END, places[number + count])):
                     if place >= 0:
@@ -442,7 +437,7 @@ class _Counting:
     ) -> Counted:
         identical: dict[str, int] = {}
         first: dict[int, str] = {}
-        for number, one in enumerate(self._alike):
+        for number, one in enumerate(self._phases):
             places = np.flatnonzero((self._phase == number) & (records > 0))
             if places.size:
                 identical[one.phase] = int(records[places].sum())
@@ -458,7 +453,7 @@ class _Counting:
             by = tolerances.matching("")[1]
             return {by: total} if by and total else {}
         used: Counter[Messages] = Counter()
-        for one in self._alike:
+        for one in self._phases:
             counts = np.diff(one.layout.first)
             for row in np.flatnonzero(np.repeat(one.is_counted, counts)).tolist():
                 used[_said(tolerances, one.layout.once(record_names)[row])] += 1

@@ -171,8 +171,8 @@ class History:
             of_step = (one for one in self.results if (one.step, one.rank) == (step, self.rank))
             result, found = next(of_step, None), None
             if result is not None:
-                whole = result if result.whole else compare_whole_step(self.job, step, self.rank)
-                findings, plan = whole.findings, self.job.plan(step, self.rank)
+                whole = result if result.whole else compare_whole_step(self.job, result.at)
+                findings, plan = whole.findings, self.job.plan(result.at)
                 if len(plan.pairs) == len(findings):
                     found = StepFindings(plan, tuple(zip(plan.pairs, findings)))
             self._compared[step] = found

@@ -161,14 +161,13 @@ def _first_not_reached(results: Sequence[StepResult], job: Job) -> Divergence | 
         return None
     result = min(lacking, key=lambda result: (result.step, result.rank))
     index = result.first_not_reached
-    at = result.step, result.rank
-    pair = job.plan(*at).pairs[index]
+    pair = job.plan(result.at).pairs[index]
     records = sum(other.not_reached for other in lacking)
-    findings = (result if result.whole else compare_whole_step(job, *at)).findings
+    findings = (result if result.whole else compare_whole_step(job, result.at)).findings
     before = sum(finding is not None for finding in findings[:index])
     earlier = len({other.step for other in results if other.step < result.step})
     runs = job.sides[0].run, job.sides[1].run
-    return not_reached(pair, at, runs, records, before, earlier)
+    return not_reached(pair, result.at, runs, records, before, earlier)
 
 
 def _diverged_ranks(

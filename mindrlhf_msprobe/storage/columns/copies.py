@@ -1,7 +1,7 @@
 """Reads columns from the copy that a run has of its journals, where these have not changed since.
 
-A file from elsewhere is data: what is not of this version's schema, too large, or contradicts
-itself is not used, and the journal is read.
+A file of others is data: what is not of this version's schema, too large, or contradicts itself is
+not used, and the journal is read.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import loads
-from mindrlhf_msprobe.storage.columns.columns import Columns, Heads
-from mindrlhf_msprobe.storage.columns.journals import JournalColumns, columns_of_journal
+from mindrlhf_msprobe.storage.columns.columns import Columns, Heads, Values
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, Structure
 from mindrlhf_msprobe.storage.columns.leaf_json import (
     NON_FINITE_MARKS,
@@ -46,7 +45,6 @@ from mindrlhf_msprobe.storage.columns.parquet import (
     schema,
     shape_of,
 )
-from mindrlhf_msprobe.storage.columns.values import Values
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry
@@ -78,19 +76,23 @@ class _Groups:
         return group
 
 
-def copied_columns(run: Run, at: LayerPlace, layouts: Layouts) -> Columns | None:
-    """Return a place from the copy of its journal; None where there is none that can be used."""
+def copied_columns(
+    run: Run, at: LayerPlace, layouts: Layouts, of_journal: Callable[[], Columns | None]
+) -> Columns | None:
+    """Return a place from the copy of its journal; None where there is none that can be used.
+
+    Args:
+        of_journal: reads the journal itself.
+    """
     if at.rank not in run.copies:
         held = next((copy.groups for copy in run.copies.values() if copy is not None), None)
         run.copies[at.rank] = _opened(run.path, at.rank, _Groups() if held is None else held)
     copy: Copy | None = run.copies[at.rank]
-    return None if copy is None else copy.columns(run, at, layouts)
+    return None if copy is None else copy.columns(run, at, layouts, of_journal)
 
 
 def _opened(root: Path, rank: int, groups: _Groups) -> Copy | None:
     path = root / layout.columns_name(rank)
-    if not os.path.lexists(path):
-        return None
     try:
         return Copy(root, path, rank, groups)
     except ModuleNotFoundError:
@@ -138,7 +140,9 @@ class Copy:
                 thrift_container_size_limit=1 << 24,
             )
 
-    def columns(self, run: Run, at: LayerPlace, layouts: Layouts) -> Columns | None:
+    def columns(
+        self, run: Run, at: LayerPlace, layouts: Layouts, of_journal: Callable[[], Columns | None]
+    ) -> Columns | None:
         """Return a place, or None where its journal is another one than was copied."""
         place = self._places.get((at.phase, at.step))
         if place is None:
@@ -150,7 +154,7 @@ class Copy:
                 warn("log.columns_differ", path=str(self._path), phase=at.phase, step=at.step)
             return None
         rows = np.arange(place.first, place.first + place.rows)
-        return CopiedColumns(run, at, group, rows, layouts)
+        return CopiedColumns(run, at, group, rows, layouts, of_journal)
 
     def _is_of(self, run: Run, at: LayerPlace, place: CopiedPlace) -> bool:
         """Return whether a place's journal is still the one that was copied."""
@@ -190,7 +194,7 @@ class _Group:
         codes: column of text → (rows,) the number of each text in `texts`, -1 of null.
         numbers: column of numbers → (rows,) float64, NaN of null; of whole numbers int64, -1.
         known: column → (rows,) whether there is a number.
-        layouts: of places that are alike.
+        layouts: each once.
     """
 
     def __init__(self, table: Any) -> None:
@@ -354,8 +358,9 @@ class CopiedColumns(Columns):
         group: _Group,
         rows: np.ndarray,
         layouts: Layouts,
+        of_journal: Callable[[], Columns | None],
     ) -> None:
-        self._run, self._group, self._layouts = run, group, layouts
+        self._run, self._group, self._of_journal = run, group, of_journal
         numbers = group.numbers["number"][rows]
         self._first = rows[np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]][: len(rows)])]
         filled = rows[group.codes["part"][rows] >= 0]
@@ -390,11 +395,8 @@ class CopiedColumns(Columns):
         return group.layouts[key]
 
     @cached_property
-    def _journal(self) -> JournalColumns | None:
-        content = self._run.journal(self.at)
-        if content is None:
-            return None
-        return columns_of_journal(content, self._run.path, self.at, self._layouts)
+    def _journal(self) -> Columns | None:
+        return self._of_journal()
 
     def frames(self, number: int) -> tuple[str, ...]:
         """See `Columns.frames`."""

@@ -11,9 +11,9 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.columns.journals import columns_of_journal
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.parquet import ColumnsWriter, Source, content_digest
+from mindrlhf_msprobe.storage.columns.reading import columns_of_journal
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 

@@ -1,7 +1,7 @@
 """What journals have in common: names of entries, and which values each holds.
 
 From step to step a journal holds the same records with other numbers. What follows from their names
-alone is computed once for all journals that are alike.
+alone is computed once for all journals with the same layout.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Shared:
 
 
 class Layout(Shared):
-    """What journals that are alike have in common.
+    """What journals with the same entries and values have in common.
 
     Attributes:
         names: of the entries, in the order of the lines.
@@ -73,7 +73,7 @@ class Layout(Shared):
         self._kinds: ValueKinds | None = None
 
     def kinds(self, dtypes: list[Any], shapes: list[Any]) -> ValueKinds:
-        """Return the dtypes and shapes of all values: one object for journals that are alike."""
+        """Return the dtypes and shapes of all values: one object for journals with the same."""
         known = self._kinds
         if known is None or known.dtypes != dtypes or known.shapes != shapes:
             known = self._kinds = ValueKinds(dtypes, shapes)
@@ -86,7 +86,7 @@ class Layout(Shared):
 
 
 class Layouts:
-    """The last layout of each phase and rank: those that are alike are one object."""
+    """The last layout of each phase and rank: equal ones are one object."""
 
     def __init__(self) -> None:
         self._last: dict[str, dict[Hashable, Layout]] = {}
@@ -119,7 +119,7 @@ class Layouts:
     def layout(
         self, phase: str, whose: Hashable, names: list[str], structures: list[Structure]
     ) -> Layout:
-        """Return the layout of a journal: that of the step before, or of another rank, if alike.
+        """Return the layout of a journal: that of the step before, or of another rank, if equal.
 
         Args:
             whose: the run and the rank.

@@ -23,14 +23,14 @@ from mindrlhf_msprobe.storage.arrays.atomic import (
     number_to_json,
     open_temporary,
 )
+from mindrlhf_msprobe.storage.columns.columns import Values
 from mindrlhf_msprobe.storage.columns.leaf_json import COUNTS, STATISTICS
-from mindrlhf_msprobe.storage.columns.values import Values
 from mindrlhf_msprobe.storage.records import parts_of_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from mindrlhf_msprobe.storage.columns.journals import JournalColumns
+    from mindrlhf_msprobe.storage.columns.reading import JournalColumns
 
 SCHEMA = 1
 #: Under this name the file says which places it holds, and of which journals.

@@ -2,15 +2,153 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.storage.columns.columns import Columns
-from mindrlhf_msprobe.storage.columns.copies import copied_columns
-from mindrlhf_msprobe.storage.columns.journals import JournalColumns, columns_of_journal
+from mindrlhf_msprobe.storage import layout
+from mindrlhf_msprobe.storage.columns.columns import Columns, Heads, Values
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
+from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson
+from mindrlhf_msprobe.storage.journal_line import (
+    HEAD,
+    JournalLine,
+    argument_of,
+    read_lines,
+    stacks_of,
+)
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry
+
+
+class JournalColumns(Columns):
+    """The records of a journal, or of entries of which there is no whole one.
+
+    Args:
+        lines: the entries as JSON.
+        run: its directory.
+        raw: the lines as they are on disk, of a whole journal.
+        like: other columns of which the names and the values are the same.
+    """
+
+    def __init__(
+        self,
+        at: LayerPlace,
+        lines: list[dict[str, Any]],
+        layouts: Layouts,
+        run: Path,
+        *,
+        raw: list[bytes] | None = None,
+        objects: list[Entry] | None = None,
+        like: Columns | None = None,
+    ) -> None:
+        self.lines, self._raw = lines, raw
+        heads = Heads.of(lines)
+        if like is not None:
+            super().__init__(at, like.layout, heads, like.values)
+            return
+        leaves: list[LeafJson] = []
+        structures = [layouts.structure(line, leaves) for line in lines]
+        names: list[str] = [line["entry"] for line in lines]
+        values = Values(leaves)
+        if raw is not None and not values.are_whole:
+            raise ValueError(at)
+        known = layouts.layout(at.phase, (run, at.rank), names, structures)
+        super().__init__(at, known, heads, values, objects)
+
+    @property
+    def has_arguments(self) -> bool:
+        """Whether `argument` of any value is known."""
+        return any("input_names" in line for line in self.lines)
+
+    def argument(self, number: int, io: str, path: str) -> str:
+        """See `Columns.argument`."""
+        names = self.lines[number].get("input_names")
+        return argument_of(names if type(names) is list else (), io, path)
+
+    def frames(self, number: int) -> tuple[str, ...]:
+        """See `Columns.frames`."""
+        return self._stacks.get(self.lines[number].get("stack"), ())
+
+    @cached_property
+    def _stacks(self) -> dict[int | None, tuple[str, ...]]:
+        return stacks_of(self.lines)
+
+    @cached_property
+    def _tails(self) -> list[tuple[bytes, dict[str, Any]]]:
+        """Of each line what stands behind its head: the values, as they are on disk and as JSON."""
+        tails = []
+        for line, raw in zip(self.lines, self._raw or ()):
+            names = [*line]
+            first = next((n for n, name in enumerate(names) if name not in HEAD), len(names))
+            begin = -1
+            if first < len(names):
+                # In a text a quotation mark has a backslash before it: this is the member's name.
+                begin = raw.find(b', "%s": ' % names[first].encode(errors="replace"))
+            values = {name: line[name] for name in names[first:]}
+            tails.append((raw[begin:] if begin > 0 else raw[-1:], values))
+        return tails
+
+    def lines_of(self, raw: list[bytes]) -> list[dict[str, Any]] | None:
+        """Return the lines of another journal without reading values that are the same bytes.
+
+        None where some are not, or one is damaged: then the journal has to be read.
+        """
+        if self._raw is None or len(self._raw) != len(raw):
+            return None
+        heads = []
+        for other, (tail, _) in zip(raw, self._tails):
+            if not other.endswith(tail):
+                return None
+            heads.append(other[: -len(tail)] + b"}")
+        found = read_lines(heads).lines
+        if [head["entry"] for head in found] != self.layout.names:
+            return None
+        if not all(head.keys() <= HEAD for head in found):
+            return None
+        return [head | values for head, (_, values) in zip(found, self._tails)]
+
+    def marked(self, marks: tuple[bytes, ...]) -> list[int]:
+        """See `Columns.marked`."""
+        if self._raw is None:
+            return [*range(len(self))]
+        return [n for n, line in enumerate(self._raw) if any(mark in line for mark in marks)]
+
+    def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
+        """See `Columns.made`."""
+        lines = (JournalLine.from_json(self.lines[number], self._stacks) for number in numbers)
+        return run.entries_of([*lines], self.at)
+
+
+def columns_of_journal(
+    content: bytes,
+    root: Path,
+    at: LayerPlace,
+    layouts: Layouts,
+    marks: tuple[bytes, ...] = (),
+    like: Columns | None = None,
+) -> JournalColumns | None:
+    """Return the columns of a journal; None where a line is damaged.
+
+    Args:
+        root: the run's directory.
+    """
+    raw = content.split(b"\n")[:-1]
+    if marks:
+        raw = [line for line in raw if any(mark in line for mark in marks)]
+    try:
+        same = like.lines_of(raw) if isinstance(like, JournalColumns) else None
+        if same is not None:
+            return JournalColumns(at, same, layouts, root, raw=raw, like=like)
+        found = read_lines(raw)
+        if found.damaged or len(found.lines) < len(raw):
+            return None
+        return JournalColumns(at, found.lines, layouts, root, raw=raw)
+    except ValueError:
+        return None
 
 
 def columns_of(
@@ -19,7 +157,7 @@ def columns_of(
     """Read one place, whichever tool wrote it; what cannot be read is in `run.problems` then.
 
     Args:
-        layouts: those of the places before, so that what is alike is computed once.
+        layouts: those of the places before, so that what they share is computed once.
         marks: other entries than those in whose lines one of these texts stands may be left out.
     """
     known = Layouts() if layouts is None else layouts
@@ -60,9 +198,18 @@ def whole_columns(
     """
     if run.times_are_lost(at.step, at.rank):
         return None
-    if found := copied_columns(run, at, layouts):
-        return found
-    content = run.journal(at)
-    if content is None:
-        return None
-    return columns_of_journal(content, run.path, at, layouts, marks, like)
+
+    def of_journal(
+        marks: tuple[bytes, ...] = (), like: Columns | None = None
+    ) -> JournalColumns | None:
+        content = run.journal(at)
+        if content is None:
+            return None
+        return columns_of_journal(content, run.path, at, layouts, marks, like)
+
+    if os.path.lexists(run.path / layout.columns_name(at.rank)):
+        from mindrlhf_msprobe.storage.columns.copies import copied_columns
+
+        if found := copied_columns(run, at, layouts, of_journal):
+            return found
+    return of_journal(marks, like)

@@ -17,8 +17,7 @@ from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, network_name
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.storage.columns.columns import Columns
-    from mindrlhf_msprobe.storage.columns.values import Values
+    from mindrlhf_msprobe.storage.columns.columns import Columns, Values
 
 _IDENTITY = ("dtype", "Max", "Min", "Mean", "Norm", "value")
 
@@ -154,8 +153,8 @@ class Records:
     """Some records of one phase, step and rank.
 
     Attributes:
-        rows: which they are; the same object for places that are alike.
-        kinds: their dtypes and shapes; the same object for places that are alike.
+        rows: which they are; one object for places with the same layout.
+        kinds: their dtypes and shapes; one object for places with the same.
     """
 
     def __init__(self, columns: Columns, rows: Rows) -> None:
@@ -195,7 +194,7 @@ class Records:
         return objects([found or _identity(self._values.leaf(index)) for found, index in rows])
 
     def without_leaves(self) -> Records:
-        """Return them with the columns that were asked for alone, to be kept."""
+        """Return them with the columns that were used alone, to be kept."""
         kept = copy(self)
         kept._values = None
         kept.__dict__.pop("leaves", None)

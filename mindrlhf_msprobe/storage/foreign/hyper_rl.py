@@ -17,8 +17,7 @@ from mindrlhf_msprobe.phases import POLICY_VERSIONS
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.npy import dtype_name
 from mindrlhf_msprobe.storage.arrays.rollout_json import ORACLE, ROWS, read_rollout
-from mindrlhf_msprobe.storage.foreign.dialect import HYPER_RL
-from mindrlhf_msprobe.storage.foreign.format import Format, OnProblem
+from mindrlhf_msprobe.storage.foreign.dialect import HYPER_RL, Format, OnProblem
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.place import KeyPlace
 from mindrlhf_msprobe.storage.reading.problems import Problem

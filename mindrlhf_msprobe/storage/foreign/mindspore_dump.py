@@ -23,8 +23,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name, open_npy
-from mindrlhf_msprobe.storage.foreign.dialect import MINDSPORE
-from mindrlhf_msprobe.storage.foreign.format import Dump, Format, OnProblem
+from mindrlhf_msprobe.storage.foreign.dialect import MINDSPORE, Dump, Format, OnProblem
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.operators import operator_entry
 from mindrlhf_msprobe.storage.place import LayerPlace

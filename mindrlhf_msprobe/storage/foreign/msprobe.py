@@ -14,8 +14,7 @@ from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
-from mindrlhf_msprobe.storage.foreign.format import Dump
+from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect, Dump
 from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine, holds_gradients
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, cell_name

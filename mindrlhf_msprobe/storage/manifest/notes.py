@@ -20,7 +20,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     Generation,
     Graft,
     Settings,
-    began_otherwise,
+    began_unlike,
 )
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Networks(Note):
         """
         optimizers = self.content.optimizers
         manifest.keep_encoded(self.content.networks)
-        if not manifest.further or began_otherwise(manifest.content, self.content):
+        if not manifest.further or began_unlike(manifest.content, self.content):
             manifest.target.json.update(self.content.json)
         elif any(COUNTER in optimizer.settings for optimizer in optimizers.values()):
             manifest.target.optimizers = optimizers

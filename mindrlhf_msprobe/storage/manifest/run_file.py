@@ -317,7 +317,7 @@ def counted_at(files: Iterable[RunFile], rank: int, step: int, role: str) -> dic
     }
 
 
-def began_otherwise(first: Settings, other: Settings) -> list[str]:
+def began_unlike(first: Settings, other: Settings) -> list[str]:
     """Return which of networks, modes and optimizers two attempts began with unlike each other.
 
     A phase or a network that the other has not come to yet says nothing, nor how far an optimizer

@@ -170,8 +170,8 @@ def _refuse_no_cell(run: Run, wanted: ProbeConfig, phases: Collection[str] | Non
         RunError: it does.
     """
     given = [name for name in ("include", "exclude") if getattr(wanted, name)]
-    asked = [phase for phase in run.phases if phases is None or phase in phases]
-    entries = (entry for phase in asked for entry in run.entries(phase)) if given else ()
+    chosen = [phase for phase in run.phases if phases is None or phase in phases]
+    entries = (entry for phase in chosen for entry in run.each_entry(phase)) if given else ()
     cells = {e.around or "" if is_operator(e.name) else e.cell for e in entries}
     if cells and not any(map(wanted.records_cell, cells)):
         raise RunError.saying(
@@ -180,7 +180,7 @@ def _refuse_no_cell(run: Run, wanted: ProbeConfig, phases: Collection[str] | Non
             given=given,
             of=len(cells),
             cell=min(cells, key=len),
-            phase=asked[0],
+            phase=chosen[0],
         )
 
 

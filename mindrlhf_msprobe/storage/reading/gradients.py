@@ -134,7 +134,7 @@ class _Recorded:
     def at(self, step: int, rank: int) -> list[Gradient]:
         files: dict[str, Locator] = {}
         found = []
-        for entry in self._run.entries(step=step, rank=rank):
+        for entry in self._run.each_entry(None, step, rank):
             if holds_gradients(entry.name):
                 if entry.phase not in files:
                     files[entry.phase] = self._run.locator(LayerPlace(entry.phase, step, rank))

@@ -107,32 +107,39 @@ def inventory(run: Run, step: int | None = None, rank: int | None = None) -> lis
         step, rank: of this one only; None: of all.
     """
     at = step, rank
-    phases = [
-        _holding("phase", p, run.entries(p, *at), run.directories(*at, phase=p)) for p in run.phases
+    held = [
+        _holding("phase", p, run.each_entry(p, *at), run.directories(*at, phase=p))
+        for p in run.phases
     ]
-    keys = [_holding("key", k, run.key_data(k, *at), run.directories(*at, key=k)) for k in run.keys]
-    held = phases + keys
-    return held if step is None and rank is None else [holding for holding in held if holding.count]
+    held += [
+        _holding("key", k, run.key_data(k, *at), run.directories(*at, key=k)) for k in run.keys
+    ]
+    return [one for one in held if one.count] if (step, rank) != (None, None) else held
 
 
 def _holding(
-    kind: str, name: str, held: Sequence[Entry] | Sequence[KeyDatum], directories: Sequence[Path]
+    kind: str, name: str, held: Iterable[Entry] | Iterable[KeyDatum], directories: Sequence[Path]
 ) -> Holding:
     sizes, total = file_sizes(directories)
-    unreadable = _unreadable((record for item in held for record in item.records), sizes)
+    steps: set[int] = set()
+    ranks: set[int] = set()
+    count = records = 0
+
+    def each_record() -> Iterator[Record]:
+        nonlocal count, records
+        for item in held:
+            steps.add(item.step)
+            ranks.add(item.rank)
+            count += 1
+            records += len(item.records)
+            yield from item.records
+
+    unreadable = _unreadable(each_record(), sizes)
     named = [*itertools.islice(unreadable, _MOST_NAMED)]
     if more := sum(1 for _ in unreadable):
         named.append(str(message("unread.more_records", count=more)))
-    return Holding(
-        kind,
-        name,
-        steps=tuple(sorted({item.step for item in held})),
-        ranks=tuple(sorted({item.rank for item in held})),
-        count=len(held),
-        records=sum(len(item.records) for item in held),
-        size=total,
-        unreadable=tuple(named),
-    )
+    every = tuple(sorted(steps)), tuple(sorted(ranks))
+    return Holding(kind, name, *every, count, records, total, tuple(named))
 
 
 def find_records(
@@ -174,7 +181,7 @@ def find_records(
 def _all_records(
     run: Run, step: int | None, rank: int | None
 ) -> Iterator[tuple[tuple[int, int, str | None, int | None], str, Record]]:
-    for entry in run.entries(step=step, rank=rank):
+    for entry in run.each_entry(None, step, rank):
         for record in entry.records:
             yield (entry.step, entry.rank, entry.phase, None), entry.name, record
     for datum in run.key_data(step=step, rank=rank):
@@ -246,7 +253,7 @@ def _unreadable(records: Iterable[Record], sizes: Mapping[str, int]) -> Iterator
 def limits_of(run: Run) -> Iterator[Message]:
     """Yield what a run was configured not to record of its layers, and what `keep_mb` removed.
 
-    Phases that are switched off are not among it: what was asked for is what is looked at.
+    Phases that are switched off are not among it: what was configured is what is looked at.
     """
     config = run.config(min(run.ranks, default=0))
     if config is not None and run.phases:

@@ -19,9 +19,9 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN
-from mindrlhf_msprobe.storage.foreign.tensor_dump import saves_in
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf, leaves, made_by
 from mindrlhf_msprobe.storage.place import KeyPlace
+from mindrlhf_msprobe.storage.reading.places import saves_in
 from mindrlhf_msprobe.storage.records import Locator, Record, bounded
 
 _MOST_TEXT = 1 << 20  # bytes of one that is read

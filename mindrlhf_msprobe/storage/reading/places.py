@@ -1,17 +1,23 @@
-"""Where the steps, ranks and keys of a run lie: our layout, and msprobe's."""
+"""Where the steps, ranks and keys of a run lie: our layout, and msprobe's.
+
+msprobe's `save` writes by MindSpore's TensorDump: `<name>_<dtype>_<n>.npy` is a tensor,
+`<name>.<path>_<dtype>_<n>.npy` one of a dict or a list; n counts on over all files of a process.
+They lie together in the directory of a step and a rank, however often a name was saved there.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypeVar
 
 from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE, standard_phase
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.foreign.tensor_dump import Save, saves_in
-from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace
+from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace, StepPlace
 
 _Place = TypeVar("_Place", bound=LayerPlace | KeyPlace)
 
@@ -31,16 +37,16 @@ class Directories(dict[_Place, Path]):
         if step is None or rank is None:
             found = [*self]
         else:
-            found = self.by_step_and_rank.get((step, rank), [])
+            found = self.by_step.get(StepPlace(step, rank), [])
         wanted = (name, step, rank)  # as every place begins
         return [at for at in found if all(one in (None, own) for one, own in zip(wanted, at))]
 
     @cached_property
-    def by_step_and_rank(self) -> dict[tuple[int, int], list[_Place]]:
-        """What lies at each (step, rank): a run of many ranks is read place by place."""
-        found: dict[tuple[int, int], list[_Place]] = {}
+    def by_step(self) -> dict[StepPlace, list[_Place]]:
+        """What lies at each step of each rank: a run of many ranks is read place by place."""
+        found: dict[StepPlace, list[_Place]] = {}
         for place in self:
-            found.setdefault((place.step, place.rank), []).append(place)
+            found.setdefault(StepPlace(place.step, place.rank), []).append(place)
         return found
 
 
@@ -75,7 +81,14 @@ def layer_directories(root: Path, unlisted: layout.OnUnlisted) -> Iterator[tuple
             of_trainer = layout.trainer_step(phase_dir.parent.name)
             if phase_dir.parent == root or of_trainer is None:
                 of_trainer = step
-            found += _ranks_of(step_dir, _phase_of_dump(root, phase_dir), of_trainer, unlisted)
+            # Of another tool's dump that of the directory, or of a process above it.
+            if not phase_dir.name.isdecimal():
+                phase = standard_phase(phase_dir.name)
+            elif phase_dir.parent == root:
+                phase = phase_name(root)
+            else:
+                phase = standard_phase(phase_dir.parent.name)
+            found += _ranks_of(step_dir, phase, of_trainer, unlisted)
     yield from _by_process(found)
 
 
@@ -102,13 +115,6 @@ def _process_of(directory: Path) -> int:
     """Return the process id in the path of a rank's directory of a step; -1 where there is none."""
     name = directory.parent.parent.name
     return int(name) if name.isdecimal() else -1
-
-
-def _phase_of_dump(root: Path, directory: Path) -> str:
-    """Return the phase of another tool's dump: that of the directory, or of a process above it."""
-    if not directory.name.isdecimal():
-        return standard_phase(directory.name)
-    return phase_name(root) if directory.parent == root else standard_phase(directory.parent.name)
 
 
 def phase_name(directory: Path) -> str:
@@ -197,3 +203,52 @@ def _dumped(directory: Path, key: str | None, unlisted: layout.OnUnlisted) -> di
     except OSError as error:
         unlisted(directory, error)
         return {}
+
+
+_FILE = re.compile(
+    r"(?P<stem>.+)_(?:(?:bfloat|float|u?int|complex)[0-9]{1,3}|bool)_(?P<order>[0-9]{1,18})\.npy"
+)
+
+#: What was saved at once: path in the structure → file name.
+Save = dict[str, str]
+
+
+def saves_in(directory: Path, key: str | None = None) -> dict[str, list[Save]]:
+    """Return name → what was saved under it, in the order in which it was saved.
+
+    Args:
+        directory: of a step and a rank.
+        key: the name, where it is known: it may hold dots.
+
+    Raises:
+        OSError: the directory cannot be listed.
+    """
+    return _saves_in(directory, key, directory.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=16)  # each save of a directory is read for itself
+def _saves_in(directory: Path, key: str | None, _changed: int) -> dict[str, list[Save]]:
+    with os.scandir(directory) as entries:
+        matches = [_FILE.fullmatch(entry.name) for entry in entries if entry.is_file()]
+    files = [(int(m["order"]), m["stem"], m[0]) for m in matches if m]
+    found: dict[str, list[Save]] = {}
+    times: Counter[str] = Counter()
+    for _, stem, name in sorted(files):
+        own, path = _parts(stem, key)
+        if own is None:
+            continue
+        saves = found.setdefault(own, [])
+        while len(saves) <= times[stem]:
+            saves.append({})
+        saves[times[stem]][path] = name
+        times[stem] += 1
+    return found
+
+
+def _parts(stem: str, key: str | None) -> tuple[str | None, str]:
+    if key is None:
+        name, _, path = stem.partition(".")
+        return name, path
+    if stem == key:
+        return key, ""
+    return (key, stem[len(key) + 1 :]) if stem.startswith(f"{key}.") else (None, "")

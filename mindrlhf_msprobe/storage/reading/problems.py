@@ -18,7 +18,7 @@ from mindrlhf_msprobe.storage.reading.keydata import is_ours
 
 _LayerDirs = Mapping[LayerPlace, Path]
 _KeyDirs = Mapping[KeyPlace, Path]
-_MOST_ASKED = 100  # saves of which it is asked whose they are
+_MOST_READ = 100  # saves that are read to know whose they are
 _MOST_GAPS = 1000  # of one phase or key
 
 
@@ -131,8 +131,8 @@ def _manifests(
     if len(there) == 1:  # which stands for every rank, unless it knows of others
         ranks &= expected_ranks(manifests)
     if not there and not ranks:
-        asked = itertools.islice(keys.items(), _MOST_ASKED)
-        ours = (at.rank for at, directory in asked if is_ours(root, directory, at.key))
+        first = itertools.islice(keys.items(), _MOST_READ)
+        ours = (at.rank for at, directory in first if is_ours(root, directory, at.key))
         ranks |= {*itertools.islice(ours, 1)}
     for rank in sorted(ranks):
         path = root / layout.manifest_name(rank)

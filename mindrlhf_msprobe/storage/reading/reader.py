@@ -1,4 +1,4 @@
-"""A run as an object: what was recorded, read when it is asked for.
+"""A run as an object: what was recorded, read when it is wanted.
 
 Reads this package's runs, also those of a killed job, and msprobe's dumps: rank directories
 `rank`, `rank<N>`, `proc<pid>`; key data with or without micro-steps; seed-style `<key>0.npy`.
@@ -8,6 +8,9 @@ What cannot be read is listed in `Run.problems`, never silently left out.
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,15 +26,21 @@ from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.phases import phase_order, role_of
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.atomic import loads
 from mindrlhf_msprobe.storage.foreign import msprobe as foreign
-from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE, OWN, Dialect
-from mindrlhf_msprobe.storage.foreign.format import Format, refused_dump, refused_files
+from mindrlhf_msprobe.storage.foreign.dialect import (
+    MSPROBE,
+    OWN,
+    Dialect,
+    Format,
+    refused_dump,
+    refused_files,
+)
 from mindrlhf_msprobe.storage.journal_line import (
     JournalLine,
     argument_of,
-    line_ends,
-    read_journal,
+    entry_in,
+    read_lines,
+    stacks_of,
 )
 from mindrlhf_msprobe.storage.leaves import made_by
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
@@ -47,7 +56,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     stop_of,
 )
 from mindrlhf_msprobe.storage.manifest.thinned import Others
-from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace
+from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum, is_ours, read_key_datum
 from mindrlhf_msprobe.storage.reading.places import (
     Directories,
@@ -57,9 +66,8 @@ from mindrlhf_msprobe.storage.reading.places import (
     step_and_rank,
 )
 from mindrlhf_msprobe.storage.reading.problems import Problem, missing
-from mindrlhf_msprobe.storage.reading.step_times import StepTimes, Timeline
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record, bounded
-from mindrlhf_msprobe.storage.step_lines import StepLines
+from mindrlhf_msprobe.storage.step_lines import StepLines, StepTimes, time_lines
 from mindrlhf_msprobe.storage.writing.directory import RankLock
 
 _T = TypeVar("_T")
@@ -164,7 +172,6 @@ class Run:
         self._layer_dirs: Directories[LayerPlace] = Directories()
         self._key_dirs: Directories[KeyPlace] = Directories()
         self._lost_times: dict[tuple[int, int], set[str]] = {}
-        self._timelines: dict[int, Timeline] = {}
         self._use([])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -269,12 +276,14 @@ class Run:
     @cached_property
     def stops(self) -> list[Stop]:
         """Where its ranks stopped, those that did not finish: failed, were killed, still run."""
-        return [
-            replace(stop, phase=self._last_phase(stop.step, stop.rank))
-            if stop.phase is None and stop.state in (RUNNING, KILLED)
-            else stop
-            for stop in self._noted_stops
-        ]
+        found = []
+        for stop in self._noted_stops:
+            if stop.phase is None and stop.state in (RUNNING, KILLED):
+                entries = self.each_entry(None, stop.step, stop.rank)
+                last = max(entries, key=lambda entry: entry.seq, default=None)
+                stop = replace(stop, phase=None if last is None else last.phase)
+            found.append(stop)
+        return found
 
     def stop_of(self, rank: int) -> Stop | None:
         """Return where a rank stopped, as its manifest says; a single manifest is of every rank."""
@@ -291,14 +300,9 @@ class Run:
         )
         return sorted((stop for stop in found if stop is not None), key=lambda stop: stop.rank)
 
-    def _last_phase(self, step: int, rank: int) -> str | None:
-        """Return the phase in which the last entry of a step began."""
-        entries = self.entries(step=step, rank=rank)
-        return max(entries, key=lambda entry: entry.seq).phase if entries else None
-
     @property
-    def _recorded_at(self) -> set[tuple[int, int]]:
-        return {*self._layer_dirs.by_step_and_rank, *self._key_dirs.by_step_and_rank}
+    def _recorded_at(self) -> set[StepPlace]:
+        return {*self._layer_dirs.by_step, *self._key_dirs.by_step}
 
     @property
     def steps(self) -> list[int]:
@@ -346,8 +350,8 @@ class Run:
         return sorted({at.key for at in self._key_dirs})
 
     @property
-    def places(self) -> set[tuple[int, int]]:
-        """Every (step, rank) of which anything was recorded."""
+    def places(self) -> set[StepPlace]:
+        """Every step of each rank of which anything was recorded."""
         found = self._recorded_at
         ranks = {rank for _, rank in found} or {0}
         for problem in self.problems:
@@ -355,9 +359,9 @@ class Run:
                 continue
             if problem.step is not None:
                 at = ranks if problem.rank is None else {problem.rank}
-                found |= {(problem.step, rank) for rank in at}
+                found |= {StepPlace(problem.step, rank) for rank in at}
             elif not found:  # nothing tells its steps
-                found.add((0, problem.rank or 0))
+                found.add(StepPlace(0, problem.rank or 0))
         return found
 
     def directories(
@@ -435,31 +439,31 @@ class Run:
 
         What cannot be read is a problem.
         """
-        with self._timeline(rank, step) as timeline:
-            return timeline.at(step)
+        with self._times(rank, step) as lines:
+            return lines.of_step(step)
         return None
 
     def timed_steps(self, rank: int = 0) -> list[int]:
         """Return the steps whose times `timeline` knows, also those of which nothing else was."""
-        with self._timeline(rank) as timeline:
-            return timeline.steps()
+        with self._times(rank) as lines:
+            return lines.steps()
         return []
 
     @contextmanager
-    def _timeline(self, rank: int, step: int | None = None) -> Iterator[Timeline]:
-        timeline = self._timelines.setdefault(rank, Timeline(self.path, rank))
+    def _times(self, rank: int, step: int | None = None) -> Iterator[StepLines[StepTimes]]:
+        lines = time_lines(self.path, rank)
         try:
-            yield timeline
+            yield lines
         except (OSError, ValueError) as error:
-            self._problem(Problem(timeline.path, layout.why_unread(error), None, step, rank))
-        self._count_damaged(timeline, rank)
+            self._problem(Problem(lines.path, layout.why_unread(error), None, step, rank))
+        self._count_damaged(lines, rank)
 
     def side_lines(self, lines: StepLines[_T], rank: int) -> Iterator[_T]:
         """Yield the lines of a file beside the journals; an unreadable line becomes a problem."""
         yield from lines.read()
         self._count_damaged(lines, rank)
 
-    def _count_damaged(self, lines: Timeline | StepLines[Any], rank: int) -> None:
+    def _count_damaged(self, lines: StepLines[Any], rank: int) -> None:
         if lines.damaged:
             why = message("unread.damaged_lines", count=lines.damaged)
             self._problem(Problem(lines.path, why, None, None, rank))
@@ -546,42 +550,42 @@ class Run:
         self, phase: str | None = None, step: int | None = None, rank: int | None = None
     ) -> list[Entry]:
         """Return the entries of a phase, step and rank (None: of all), as they began in time."""
-        found: list[Entry] = []
-        places = self._layer_dirs.at(step, rank, phase)
-        for at in sorted(places, key=lambda p: (p.step, p.rank, phase_order(p.phase), p.phase)):
-            entries = self._read_entries(at)
-            timeless = self._without_times(at.step, at.rank)
-            if timeless and at.phase not in timeless:
-                entries = [*map(foreign.in_usual_order, entries)]
-            found += entries
-        return sorted(found, key=lambda entry: (entry.step, entry.rank, entry.seq))
+        return [*self.each_entry(phase, step, rank)]
 
-    def each_entry(self, at: LayerPlace) -> Iterator[Entry]:
-        """Yield the entries of one place as they began in time; of all only their bytes are held.
+    def each_entry(
+        self, phase: str | None = None, step: int | None = None, rank: int | None = None
+    ) -> Iterator[Entry]:
+        """Yield the same one by one; those before are let go of.
 
-        Where a line of the journal cannot be read, or there is no journal, they are those of
-        `entries`.
+        What cannot be read is a problem.
         """
-        content = self.journal(at) or b""
-        ends = line_ends(content).tolist()
-        spans = zip([0, *(end + 1 for end in ends)], ends)
-        try:
-            lines = sorted((loads(content[start:end])["seq"], start, end) for start, end in spans)
-        except (ValueError, TypeError, LookupError, RecursionError):
-            lines = []
-        if not lines:
-            yield from self.entries(*at)
-            return
-        files, damaged = self.locator(at), False
-        for _, start, end in lines:
+        places = sorted(
+            self._layer_dirs.at(step, rank, phase),
+            key=lambda at: (at.step, at.rank, phase_order(at.phase), at.phase),
+        )
+        for _, phases in itertools.groupby(places, lambda at: (at.step, at.rank)):
+            yield from heapq.merge(*map(self._entries_at, phases), key=lambda entry: entry.seq)
+
+    def _entries_at(self, at: LayerPlace) -> Iterator[Entry]:
+        lines, dialect = self._read_dump(at)
+        timeless = self._without_times(at.step, at.rank)
+        damaged: dict[int, Message] = {}
+        files = self.locator(at)
+        for number in sorted(range(len(lines)), key=lambda n: lines[n].seq):
+            line = lines[number]
             try:
-                entry = _entry(JournalLine.read(content[start:end]), files, at)
-            except (ValueError, TypeError, AttributeError, RecursionError):
-                damaged = True
+                entry = _entry(line, files, at, dialect)
+            except Exception as error:  # one entry that is none costs no other
+                why, name = layout.why_unread(error), line.entry[:_MOST_SHOWN]
+                damaged[number] = message("unread.of_file_colon", file=name, why=why)
                 continue
-            yield entry
-        if damaged:
-            self.entries(*at)  # says which lines cannot be read
+            usual = timeless and at.phase not in timeless
+            yield foreign.in_usual_order(entry) if usual else entry
+        said = [damaged[number] for number in sorted(damaged)]
+        if (more := len(said) - _MOST_NAMED) > 0:
+            said[_MOST_NAMED:] = [message("unread.more_entries", count=more)]
+        for why in said:
+            self._problem(Problem(self._layer_dirs[at], why, *at))
 
     def times_are_lost(self, step: int, rank: int) -> bool:
         """Return whether a journal of one place is missing, and its dump.json is read instead.
@@ -646,12 +650,12 @@ class Run:
             return None
         whole = content.endswith(b"\n") or not content
         listed = self._entries_listed(at)
-        if not whole or (listed and len(line_ends(content)) < listed):
+        if not whole or (listed and content.count(b"\n") < listed):
             return None
         return content
 
     def _leaves_run(self, directory: Path) -> bool:
-        """Return whether a link leads a directory of entries, or that of its tensors, elsewhere."""
+        """Return whether a link leads a directory of entries, or that of its tensors, out of it."""
         linked = (directory, directory / layout.TENSOR_DIR)
         return not all(layout.inside(self.path, path) for path in linked)
 
@@ -760,28 +764,14 @@ class Run:
                 self._problem(Problem(read, layout.why_unread(error), *at))
             return [], OWN.name
 
-    def _read_entries(self, at: LayerPlace) -> list[Entry]:
-        lines, dialect = self._read_dump(at)
-        entries: list[Entry] = []
-        damaged: list[Message] = []
-        files = self.locator(at)
-        for line in lines:
-            try:
-                entries.append(_entry(line, files, at, dialect))
-            except Exception as error:  # one entry that is none costs no other
-                why, name = layout.why_unread(error), line.entry[:_MOST_SHOWN]
-                damaged.append(message("unread.of_file_colon", file=name, why=why))
-        if (more := len(damaged) - _MOST_NAMED) > 0:
-            damaged[_MOST_NAMED:] = [message("unread.more_entries", count=more)]
-        for why in damaged:
-            self._problem(Problem(self._layer_dirs[at], why, *at))
-        return entries
-
     def _read_lines(self, at: LayerPlace) -> list[JournalLine]:
         journal = self.journal_path(at)
-        content = read_journal(self.path, journal)
+        *raw, rest = layout.read_inside(self.path, journal, bounds.JOURNAL).split(b"\n")
+        content = read_lines(raw, json.loads)  # whole numbers of any size
+        lost = content.damaged
         # Only a step that was not ended may end in a line cut short.
-        lost = content.damaged | (content.torn if self.completed(at.step, at.rank) else {})
+        if rest and self.completed(at.step, at.rank):
+            lost[len(raw) + 1] = entry_in(rest)
         if lost:
             named = [[n, lost[n][:_MOST_SHOWN]] for n in [*lost][:_MOST_NAMED]]
             why = message("unread.damaged_lines", count=len(lost), lines=named)
@@ -791,7 +781,8 @@ class Run:
             of = {"listed": listed, "manifest": layout.manifest_name(at.rank)}
             why = message("unread.fewer_entries", count=len(content.lines), **of)
             self._problem(Problem(journal, why, *at, partial=True))
-        return content.lines
+        stacks = stacks_of(content.lines)
+        return [JournalLine.from_json(line, stacks) for line in content.lines]
 
     def _unlisted(self, path: Path, error: OSError) -> None:
         """Note a directory that cannot be listed, and everything that may lie in it."""

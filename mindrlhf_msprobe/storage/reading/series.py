@@ -70,7 +70,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Missing:
-    """A quantity that was asked for and is not there.
+    """A quantity that was requested and is not there.
 
     Attributes:
         why: what was not recorded, and what records it.

@@ -19,7 +19,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
-from mindrlhf_msprobe.storage.reading.step_times import append_times
+from mindrlhf_msprobe.storage.step_lines import time_lines
 from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError, recorded_file
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 from mindrlhf_msprobe.storage.writing.phase_files import ENTRY, PhaseFiles, Report
@@ -152,7 +152,7 @@ class Steps:
             attempt.unfinished_step = step
         try:
             if times is not None:
-                append_times(self._root, self._rank, times())
+                time_lines(self._root, self._rank).append([times()])
         except Exception as error:
             self._report(message("lost.times"), error, 1)
         manifest.note_lost(lost)

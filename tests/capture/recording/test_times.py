@@ -10,7 +10,7 @@ from helpers.small_networks import Assembled, Scale, tensor
 from mindrlhf_msprobe import Probe, UsageError, open_run
 from mindrlhf_msprobe.capture.recording.recorder import MOST_LISTED, StepClock
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.reading.step_times import StepTimes
+from mindrlhf_msprobe.storage.step_lines import StepTimes
 
 
 class Time:

@@ -26,6 +26,7 @@ from mindrlhf_msprobe.comparison.pairing.view import views
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Outcome, Status
+from mindrlhf_msprobe.storage.place import StepPlace
 
 PHASE = "actor_update"
 HUGE = 1 << 28  # elements of a sparse file that takes no space, but a second to compare
@@ -249,7 +250,7 @@ def test_workers_are_started_where_the_rest_takes_longer_than_they_do(large, sec
     """Estimated from what the first places took; however slow this machine is."""
     now, started = itertools.count(), []
     job = Job(views(*map(open_run, large), None, None)[:2], ())
-    places = [(step, 0) for step in open_run(large[0]).steps]
+    places = [StepPlace(step, 0) for step in open_run(large[0]).steps]
     alone = executor.run(job, places, None)
 
     def start():
@@ -391,8 +392,8 @@ def test_a_worker_that_is_stopped(large, tmp_path):
 def test_no_more_workers_than_there_is_work(large, small, monkeypatch):
     """However many are asked for: one for each task, and a few for each core."""
     started = []
-    start = local.start
-    monkeypatch.setattr(local, "start", lambda *a: started.append(a) or start(*a))
+    start = local.Worker
+    monkeypatch.setattr(local, "Worker", lambda *a: started.append(a) or start(*a))
     compare_runs(*small, workers=100_000)
     assert 1 <= len(started) <= 4  # steps of ranks
     started.clear()
@@ -437,7 +438,7 @@ class Deadly:
 def test_what_two_workers_died_of(reasons, note):
     """The note says that there were two, and what became of them."""
     engine = Deadly(*reasons)
-    (place,) = executor.run(Job(()), [(0, 0)], lambda: engine, at_once=True)
+    (place,) = executor.run(Job(()), [StepPlace(0, 0)], lambda: engine, at_once=True)
     (finding,) = place.findings
     assert finding.status is Status.UNREADABLE
     assert finding.note == f"it could not be compared, {note}"

@@ -33,6 +33,7 @@ from mindrlhf_msprobe.comparison.verdict.inside import of_elements
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.records import Record
 
@@ -293,7 +294,7 @@ def job_of(runs, span_bytes, **settings):
 def judged(job, start=executor.ThisProcess, **settings):
     """Compare the one place of two runs; return its findings, what they add up to, the engine."""
     engine = Watched(start(job), **settings)
-    (place,) = executor.run(job, [(0, 0)], lambda: engine, at_once=True)
+    (place,) = executor.run(job, [StepPlace(0, 0)], lambda: engine, at_once=True)
     return repr((list(place.findings), place.gaps, place.tally)), place, engine
 
 

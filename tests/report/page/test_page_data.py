@@ -22,8 +22,8 @@ from mindrlhf_msprobe.report.page.data import NOT_FINITE, UNMEASURED, ZERO
 from mindrlhf_msprobe.report.page.page import Shown, write_page
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.reading.step_times import append_times
 from mindrlhf_msprobe.storage.records import direction_of
+from mindrlhf_msprobe.storage.step_lines import time_lines
 from mindrlhf_msprobe.trends.rollout_correction import METRICS
 
 pytest.importorskip("bokeh")
@@ -199,7 +199,7 @@ def timed(root, **settings):
     key_data = [{"key": key, "micro_step": 0, "at": at} for key, at in saves.items()]
     for step in open_run(run).steps:
         times = {"step": step, "rank": 0, "ended": 1e9, "seconds": 6.0}
-        append_times(run, 0, {**times, "phases": phases, "key_data": key_data})
+        time_lines(run, 0).append([{**times, "phases": phases, "key_data": key_data}])
     return run
 
 

@@ -11,13 +11,12 @@ from helpers.runs import record_training
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.layout import timeline_name
 from mindrlhf_msprobe.storage.reading.reader import open_run
-from mindrlhf_msprobe.storage.reading.step_times import (
+from mindrlhf_msprobe.storage.step_lines import (
     PhaseTime,
     SaveTime,
     StepTimes,
-    Timeline,
     UnlistedPhase,
-    append_times,
+    time_lines,
 )
 
 PHASE = {"phase": "actor_update", "opening": 1, "recorded": True, "began": 0.5, "seconds": 2.0}
@@ -42,7 +41,7 @@ def test_a_step_has_its_phases_and_saves(root):
     """As they were written; a step or a rank that has none gives None, and is no problem."""
     run = open_run(root)
     assert run.timeline(1) is None
-    append_times(root, 0, LINE)
+    time_lines(root, 0).append([LINE])
     assert run.timeline(1) == StepTimes(
         *(1, 0, 1.7e9, 4.0),
         phases=(
@@ -62,25 +61,25 @@ def test_a_step_that_ran_again_has_its_last_times(root):
     """Also where both lines stand apart, and the file is read while it grows."""
     run = open_run(root)
     for step, seconds in ((0, 1), (1, 2), (0, 3)):
-        append_times(root, 0, {**LINE, "step": step, "seconds": seconds})
+        time_lines(root, 0).append([{**LINE, "step": step, "seconds": seconds}])
     assert [run.timeline(step).seconds for step in (0, 1)] == [3, 2]
-    append_times(root, 0, {**LINE, "step": 5})
+    time_lines(root, 0).append([{**LINE, "step": 5}])
     assert run.timeline(5).step == 5
     assert run.timed_steps() == [0, 1, 5]
     (root / timeline_name(0)).unlink()  # overwritten by another job
-    append_times(root, 0, {**LINE, "step": 6})
+    time_lines(root, 0).append([{**LINE, "step": 6}])
     assert run.timeline(6).step == 6
 
 
 def test_a_long_run_is_read_with_little_memory(tmp_path):
-    """100 000 steps: where each stands is held, not what it holds."""
+    """100 000 steps: one line is held at a time."""
     phases = [dict(PHASE) for _ in range(6)]
     with open(tmp_path / timeline_name(0), "w") as file:
         for step in range(100_000):
             file.write(json.dumps({**LINE, "step": step, "phases": phases}) + "\n")
-    timeline = Timeline(tmp_path, 0)
+    timeline = time_lines(tmp_path, 0)
     tracemalloc.start()
-    found = [timeline.at(step).step for step in (0, 50_000, 99_999)]
+    found = [timeline.of_step(step).step for step in (0, 50_000, 99_999)]
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found == [0, 50_000, 99_999]
@@ -121,7 +120,7 @@ def test_what_is_no_line_is_counted_and_half_a_line_is_none(root):
     """Bytes, other JSON, nested without end; a killed process leaves the half of one."""
     path = root / timeline_name(0)
     nested = b'{"step": 4, "rank": ' + b"[" * 100_000 + b"}\n"
-    append_times(root, 0, LINE)
+    time_lines(root, 0).append([LINE])
     path.write_bytes(b'\xff\x00\n[1]\n{"rank": 0}\n' + nested + path.read_bytes() + b'{"step": 3, ')
     run = open_run(root)
     assert run.timeline(1).step == 1
@@ -141,7 +140,7 @@ def test_a_line_or_a_file_without_end_is_not_read(root, monkeypatch):
     monkeypatch.setattr(bounds, "TIMELINE_STEPS", 3)
     path.unlink()
     for step in range(5):
-        append_times(root, 0, {**LINE, "step": step})
+        time_lines(root, 0).append([{**LINE, "step": step}])
     run = open_run(root)
     assert run.timed_steps() == []
     assert "3" in str(run.problems[0])
@@ -157,7 +156,7 @@ def test_show_prints_how_long_phases_took(root, cli):
     odd = {**PHASE, "phase": "\x1b[31m\u202e", "seconds": 0.5}
     for step in (0, 1):
         phases = [{**PHASE, "seconds": 1.0 + step}] * 2 + [odd]
-        append_times(root, 0, {**LINE, "step": step, "phases": phases, "unlisted": {}})
+        time_lines(root, 0).append([{**LINE, "step": step, "phases": phases, "unlisted": {}}])
     text = cli("show", root).out
     assert "Time of a step, rank 0, mean of 2 steps: 4.00 s" in text
     assert "  actor_update: 3.000 s, opened 2 time(s)" in text

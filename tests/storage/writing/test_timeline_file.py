@@ -13,8 +13,7 @@ from mindrlhf_msprobe.storage import layout, step_lines
 from mindrlhf_msprobe.storage.layout import findings_name, timeline_name
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 from mindrlhf_msprobe.storage.reading.reader import open_run
-from mindrlhf_msprobe.storage.reading.step_times import append_times, forget_times
-from mindrlhf_msprobe.storage.step_lines import finding_lines
+from mindrlhf_msprobe.storage.step_lines import finding_lines, time_lines
 
 
 def times_of(step, rank=0, seconds=1.5):
@@ -43,14 +42,14 @@ def steps_in(root, rank=0):
 def test_a_further_attempt_keeps_the_times_before_its_first_step(tmp_path, begins):
     """What is no whole line goes, too: half a line of a killed process would spoil the next."""
     for step in (0, 1, 2, 4):
-        append_times(tmp_path, 1, times_of(step, 1))
+        time_lines(tmp_path, 1).append([times_of(step, 1)])
     path = tmp_path / timeline_name(1)
     with open(path, "ab") as file:
         file.write(b'{"step": 5, "ra')
-    forget_times(tmp_path, 1, begins)
+    time_lines(tmp_path, 1).forget(begins)
     kept = [step for step in (0, 1, 2, 4) if step < begins]
     assert path.exists() == bool(kept)
-    append_times(tmp_path, 1, times_of(begins, 1))
+    time_lines(tmp_path, 1).append([times_of(begins, 1)])
     assert len(path.read_bytes().splitlines()) == len(kept) + 1
     a_run(tmp_path)
     assert steps_in(tmp_path, 1) == [*kept, begins]
@@ -84,7 +83,7 @@ def test_what_is_no_plain_file_is_left_alone_and_counted(tmp_path, put, existing
     put(root / timeline_name(0), outside)
     recording = Recording(root, existing=existing, step=7)
     recording.writer.background._fault = lambda what, error, count: lost.append(what.code)
-    forget_times(root, 0, 0)
+    time_lines(root, 0).forget(0)
     for step in (7, 8):
         recording.step = step
         with recording.phase("actor_update"):
@@ -101,7 +100,7 @@ def test_what_is_no_plain_file_is_left_alone_and_counted(tmp_path, put, existing
 
 def test_a_line_that_does_not_fit_on_the_disk_leaves_no_half(tmp_path, monkeypatch):
     """The next one stays readable."""
-    append_times(tmp_path, 0, times_of(0))
+    time_lines(tmp_path, 0).append([times_of(0)])
 
     def half(file, content):
         os.write(file, content[: len(content) // 2])
@@ -110,8 +109,8 @@ def test_a_line_that_does_not_fit_on_the_disk_leaves_no_half(tmp_path, monkeypat
     with monkeypatch.context() as full:
         full.setattr(step_lines, "write_all", half)
         with pytest.raises(OSError, match="No space"):
-            append_times(tmp_path, 0, times_of(1))
-    append_times(tmp_path, 0, times_of(2))
+            time_lines(tmp_path, 0).append([times_of(1)])
+    time_lines(tmp_path, 0).append([times_of(2)])
     a_run(tmp_path, rank=1)
     assert steps_in(tmp_path) == [0, 2]
     assert not open_run(tmp_path).problems
@@ -135,7 +134,7 @@ def test_overwriting_removes_lines_beside_the_journals_and_merging_keeps_them(tm
 def test_merging_attempts_of_a_rank_keeps_the_last_times_of_each_step(tmp_path):
     """In the order in which they ran; a merged run that is resumed leaves its inputs alone."""
     before, after = (a_run(tmp_path / name, steps=(step,)) for name, step in (("a", 0), ("b", 2)))
-    append_times(before, 0, times_of(2, seconds=9.0))  # not recorded, but ended
+    time_lines(before, 0).append([times_of(2, seconds=9.0)])  # not recorded, but ended
     with open(before / timeline_name(0), "ab") as file:
         file.write(b'{"step": 3')  # it was killed
     inputs = [(root / timeline_name(0)).read_bytes() for root in (before, after)]
@@ -143,7 +142,7 @@ def test_merging_attempts_of_a_rank_keeps_the_last_times_of_each_step(tmp_path):
     run = open_run(tmp_path / "merged")
     assert run.timed_steps() == [0, 2]
     assert run.timeline(2).seconds == 1.5
-    append_times(tmp_path / "merged", 0, times_of(3))
+    time_lines(tmp_path / "merged", 0).append([times_of(3)])
     assert [(root / timeline_name(0)).read_bytes() for root in (before, after)] == inputs
 
 

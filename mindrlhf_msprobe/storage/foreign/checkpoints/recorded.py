@@ -86,7 +86,7 @@ def _held(run: Run, steps: Sequence[int]) -> _Roles:
             phase = (config.phase_table() if config else phase_table({})).get(at.phase)
             role = roles.setdefault(at.phase if phase is None else phase.role, {})
             found = role.setdefault(at.rank, {})
-            for entry in run.each_entry(at):
+            for entry in run.each_entry(*at):
                 for record in entry.records:
                     if record.io == "parameters" and record.leaf.is_tensor:
                         name = network_name(entry.cell, record.path)
