@@ -14,6 +14,7 @@ so that the cell explains all of the difference, or it does not. What is put in:
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -67,6 +68,11 @@ class Wanted:
     def is_at(self, step: int, phase: str) -> bool:
         """Return whether it is put in in a step and a phase."""
         return (not self.steps or step in self.steps) and (not self.phases or phase in self.phases)
+
+    @property
+    def cells(self) -> set[str]:
+        """What the names of all its entries begin with."""
+        return {re.split(r"\.(?:forward|backward|parameters_grad)\.", t)[0] for t in self.entries}
 
     def records_of(self, entry: Entry, *, updated: bool = False) -> Iterator[tuple[str, Record]]:
         """Yield the records of an entry that are put in, each with the text that names it.
@@ -181,7 +187,7 @@ class Grafts:
             if graph_mode():
                 raise UsageError.saying("error.graft_in_graph_mode", phase=phase.name)
             at = LayerPlace(phase.name, step, self._rank)
-            for entry in wanted.run.each_entry(*at):
+            for entry in wanted.run.entries_named(at, wanted.cells):
                 for _, record in wanted.records_of(entry):
                     found.add(number, entry, record)
             if _UPDATED in wanted.what:
@@ -200,7 +206,7 @@ class Grafts:
                 entry
                 for place in wanted.run.layer_places(step=step, rank=at.rank)
                 if place.phase in names
-                for entry in wanted.run.each_entry(*place)
+                for entry in wanted.run.entries_named(place, wanted.cells)
                 if step > at.step or entry.seq > ended
             )
             for entry in sorted(behind, key=lambda entry: entry.seq):

@@ -12,7 +12,7 @@ import heapq
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from functools import cached_property
@@ -671,6 +671,20 @@ class Run:
             directory = directory / layout.TENSOR_DIR
         gone = self.is_thinned(thinned.TENSORS, at.step, at.rank)
         return Locator(self.path, directory, gone=gone)
+
+    def entries_named(self, at: LayerPlace, names: Iterable[str]) -> Iterator[Entry]:
+        """Yield the entries of one place in whose line one of some texts stands.
+
+        Other lines are not parsed; what cannot be read is left out.
+        """
+        content = self.journal(at)
+        if content is None:
+            yield from self.each_entry(*at)
+            return
+        texts = [name.encode("utf-8") for name in names]
+        lines = (line for line in content.split(b"\n") if any(text in line for text in texts))
+        found = [JournalLine.from_json(line, {}) for line in read_lines(lines, json.loads).lines]
+        yield from sorted(self.entries_of(found, at) or (), key=lambda entry: entry.seq)
 
     def entries_of(self, lines: list[JournalLine], at: LayerPlace) -> list[Entry] | None:
         """Return the entries of some lines of a journal; None if one cannot be read."""
