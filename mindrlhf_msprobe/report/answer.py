@@ -13,10 +13,27 @@ from mindrlhf_msprobe.report.terminal import padded, width_of
 _T = TypeVar("_T")
 
 
-class Code(str):
-    """A line to copy, as it is: settings, a command; or one of a picture or of a program."""
+class Headline(str):
+    """What was found, in one line: what a reader is to see first, wherever it stands."""
 
     __slots__ = ()
+
+
+class Code(str):
+    """A line to copy, as it is: settings, a command; or one of a picture or of a program.
+
+    Attributes:
+        words: what a console says before it, on the same line.
+    """
+
+    words: str
+    __slots__ = ("words",)
+
+    def __new__(cls, text: str, words: str = "") -> Code:
+        """Return a line that says `words` before it on a console."""
+        code = super().__new__(cls, text)
+        code.words = words
+        return code
 
 
 @dataclass(frozen=True)
@@ -54,7 +71,9 @@ def as_text(lines: Lines) -> str:
 def texts(lines: Lines, indent: str = "") -> Iterator[str]:
     """Yield the texts of lines, those under another one indented."""
     for line in lines:
-        if isinstance(line, str):
+        if isinstance(line, Code):
+            yield indent + line.words + line
+        elif isinstance(line, str):
             yield indent + line
         elif isinstance(line, Rows):
             rows = [[*map(printable, row)] for row in (line.header, *line.rows)]

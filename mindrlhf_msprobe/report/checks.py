@@ -21,7 +21,7 @@ from mindrlhf_msprobe.findings.health import (
     Severity,
 )
 from mindrlhf_msprobe.report.answer import Code, Lines, capped
-from mindrlhf_msprobe.report.comparison import settings_in_one_line, stopped_at
+from mindrlhf_msprobe.report.comparison import next_step_of, settings_in_one_line, stopped_at
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import (
     CLOSE,
@@ -164,10 +164,9 @@ def _finding(finding: CheckFinding) -> Lines:
         numbered = (f"{n}) {cause}" for n, cause in enumerate(causes, start=1))
         lines.append(say("checks.causes", causes=" ".join(numbered)))
     for number, frame in enumerate(finding.stack[:_MOST_FRAMES]):
-        lines.append(Code((say("checks.stack") if not number else "") + " " + frame.strip()))
+        lines.append(Code(frame.strip(), words=" " if number else say("checks.stack")))
     if finding.next_step is not None:
-        settings = settings_in_one_line(finding.next_step)
-        lines.append(Code(say("checks.look_closer", settings=settings)))
+        lines.append(Code(next_step_of(finding.next_step), words=say("checks.look_closer")))
     if followers := finding.followed_by:
         left = len(followers) - _MOST_FINDINGS
         more = [say("checks.more", count=left)] if left > 0 else []

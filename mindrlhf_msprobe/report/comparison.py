@@ -22,7 +22,7 @@ from mindrlhf_msprobe.findings import (
     Stopped,
     Verdict,
 )
-from mindrlhf_msprobe.report.answer import Code, Lines, as_text, capped
+from mindrlhf_msprobe.report.answer import Code, Headline, Lines, as_text, capped
 from mindrlhf_msprobe.report.messages import say, texts_of
 from mindrlhf_msprobe.report.preflight import check_lines, merged, preflight_lines
 from mindrlhf_msprobe.report.staging import VERDICT_FILE
@@ -281,7 +281,7 @@ def lines_of(comparison: Comparison, seconds: float | None = None, replay: str =
             ranks = [*ranks[: _RANKS - 1], f"{left}{more}", ranks[-1]]
         lines += [say("console.ranks", line=line) for line in ranks]
         lines += _look_closer(comparison, first)
-        lines += [Code(say("replay.command", command=replay))] * bool(replay)
+        lines += [Code(replay, words=say("replay.command"))] * bool(replay)
         if verdict.non_finite.records and not told["suspicious"]:
             lines.append(say("console.agree_non_finite", non_finite=_non_finite(verdict)))
     lines += told["suspicious"]
@@ -325,18 +325,20 @@ def headline(verdict: Verdict) -> Lines:
     scope, non_finite = _scope(verdict), _non_finite(verdict)
     known = {"compared": verdict.compared, "scope": scope}
     if verdict.status is Outcome.IDENTICAL:
-        return [say("console.identical", **known, non_finite=non_finite)]
+        return [Headline(say("console.identical", **known, non_finite=non_finite))]
     if verdict.status is Outcome.WITHIN_TOLERANCE:
         close = verdict.counts["within_tolerance"]
-        return [say("console.within_tolerance", **known, close=close, non_finite=non_finite)]
+        return [
+            Headline(say("console.within_tolerance", **known, close=close, non_finite=non_finite))
+        ]
     if verdict.unread:
         unread = capped(verdict.unread, _LINES)
-        return [say("console.unread", **known), unread, say("console.restore")]
+        return [Headline(say("console.unread", **known)), unread, say("console.restore")]
     if verdict.status is Outcome.INCOMPARABLE:
-        return [say("console.incomparable")]
+        return [Headline(say("console.incomparable"))]
     first = verdict.first_divergence
     assert first is not None
-    return [say("console.diverged", place=occasion_in_words(first))]
+    return [Headline(say("console.diverged", place=occasion_in_words(first)))]
 
 
 def _non_finite(verdict: Verdict) -> str:

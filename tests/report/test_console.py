@@ -27,7 +27,8 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     Weights,
 )
-from mindrlhf_msprobe.report.comparison import before, render
+from mindrlhf_msprobe.report.comparison import before, lines_of, render
+from mindrlhf_msprobe.report.markdown import as_markdown
 from mindrlhf_msprobe.report.messages import paragraph, text_of
 from mindrlhf_msprobe.report.preflight import merged, preflight_lines
 
@@ -179,7 +180,10 @@ def test_where_the_difference_went_is_shown_with_its_growth():
 
 
 def test_what_differs_before_any_tensor_comes_first():
-    """Weights, then seeds, then versions, six lines at most; a role is named once."""
+    """Weights, then seeds, then versions, six lines at most; a role is named once.
+
+    An issue begins with the headline.
+    """
     differences = [
         *(Difference("configurations", f"lr{n}", "1", "2") for n in range(6)),
         Difference("versions", "mindspore", "2.6", "2.7"),
@@ -190,7 +194,9 @@ def test_what_differs_before_any_tensor_comes_first():
         Weights("actor", 120, different=("w1", "w2", "w3", "w4"), only_in_b=("w5",)),
         Weights("critic", 10),
     )
-    lines = render(parted(preflight=Preflight(tuple(differences), weights))).splitlines()
+    comparison = parted(preflight=Preflight(tuple(differences), weights))
+    lines = render(comparison).splitlines()
+    assert as_markdown(lines_of(comparison)).startswith("**DIVERGED at step 2")
     assert lines[:8] == [
         "Before any tensor, these settings differ:",
         "  initial weights of actor: 4 of 120 parameters differ, 1 only in B (w1, w2, w3, …)",
