@@ -29,7 +29,7 @@ def _export(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.storage.columns.export import export_run
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
-    refuse_empty(arguments.path, arguments.output_path, code="cli.empty_path")
+    refuse_empty(arguments.path, arguments.output_path)
     run = open_run(arguments.path)
     if run.foreign:
         raise RunError.saying("error.no_journals", path=run.path)
@@ -37,7 +37,8 @@ def _export(arguments: argparse.Namespace) -> Answer:
     try:
         found = export_run(run, directory)
     except ModuleNotFoundError as error:
-        raise UsageError.saying("error.no_pyarrow", error=error) from None
+        needs = {"package": "pyarrow", "extra": "columns"}
+        raise UsageError.saying("error.no_package", error=error, **needs) from None
     if found.left_out:
         shown = [f"{phase}/step{step}/rank{rank}" for phase, step, rank in found.left_out]
         more = ", ..." if len(shown) > _SHOWN else ""

@@ -253,14 +253,14 @@ def joined(arguments: Sequence[str]) -> list[str]:
     return result
 
 
-def refuse_empty(*paths: str | None, code: str = "cli.empty_path_of_a_run") -> None:
+def refuse_empty(*paths: str | None) -> None:
     """Refuse an empty path: a variable of a shell that is not set, probably.
 
     Raises:
         UsageError: one is empty.
     """
     if "" in paths:
-        raise UsageError.saying(code)
+        raise UsageError.saying("cli.empty_path")
 
 
 #: What --mapping takes in the place of a file.

@@ -55,7 +55,7 @@ class _Shown:
 def _show(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
-    refuse_empty(arguments.path, code="cli.empty_path")
+    refuse_empty(arguments.path)
     run, name = open_run(arguments.path), arguments.name
     at = {"step": arguments.step, "rank": arguments.rank}
     for what, number, held in (("step", at["step"], run.steps), ("rank", at["rank"], run.ranks)):

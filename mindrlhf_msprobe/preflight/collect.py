@@ -103,7 +103,7 @@ def _check_file(path: Path, overwrite: bool) -> None:
     above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     if not (above.is_dir() and os.access(above, os.W_OK)):
         raise RunError.saying(
-            "collect.unwritten", path=path, why=message("collect.above", above=above)
+            "replay.unwritten", path=path, why=message("collect.above", above=above)
         )
 
 
@@ -226,7 +226,7 @@ def _files(root: Path) -> dict[str, dict[str, Any]]:
                     size += len(block)
         except OSError as error:
             why = error.strerror or error
-            raise RunError.saying("collect.unread", path=file, why=why) from None
+            raise RunError.saying("error.unread", path=file, why=why) from None
         name = file.name if file == root else file.relative_to(root).as_posix()
         found[name] = {"size": size, "fingerprint": f"xxh3_128:{digest.hexdigest()}"}
     return found

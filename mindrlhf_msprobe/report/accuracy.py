@@ -28,7 +28,6 @@ _MOST_ROWS = 12
 _MOST_REASONS = 6
 _MOST_NAMES = 3
 _LONGEST = 160
-_MORE = "accuracy.more"
 
 
 def lines_of(found: AccuracyResult) -> Lines:
@@ -48,10 +47,10 @@ def lines_of(found: AccuracyResult) -> Lines:
     lines.append(say("accuracy.counts", calls=found.calls, seconds=found.seconds, **counts))
     if found.gaps and found.status is Accuracy.WRONG:
         lines.append(_gaps("accuracy.unchecked", found))
-    ranked = capped(found.ranked, _MOST_ROWS, _MORE, show=_row)
+    ranked = capped(found.ranked, _MOST_ROWS, show=_row)
     missing = sorted(found.not_computed, key=lambda one: not one.needed)
     lines += [say("accuracy.ranked"), ranked]
-    lines += capped(missing, _MOST_REASONS, _MORE, show=_not_computed)
+    lines += capped(missing, _MOST_REASONS, show=_not_computed)
     if found.problems:
         lines.append(say("checks.not_read", count=len(found.problems)))
         lines.append([*map(in_words, found.problems[:_MOST_REASONS])])
@@ -71,7 +70,7 @@ def _not_computed(none: NotComputed) -> str:
 
 
 def _gaps(code: str, found: AccuracyResult) -> str:
-    shown = ", ".join(capped(found.without_opinion, _MOST_NAMES, _MORE))
+    shown = ", ".join(capped(found.without_opinion, _MOST_NAMES))
     judged = found.calls - found.gaps
     return say(code, path=found.path, judged=judged, count=found.gaps, names=shown)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, TypeAlias, TypeVar
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -42,6 +43,54 @@ class Rows:
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that was found, as each renderer shows it.
+
+    Attributes:
+        about: its subject, e.g. `ranks`.
+        line: what is said of it; "" where a table alone shows it.
+        row: what a table of facts shows: the section, what it is called there (a keyword such as a
+            status has its colour), and its value; None where that is said in lines alone.
+        link: where a page shows it.
+    """
+
+    about: str
+    line: str = ""
+    row: tuple[str, Any, Any] | None = None
+    link: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Head:
+    """What an answer says first, whatever was concluded: a page has it on top.
+
+    Attributes:
+        tone: good, warn, bad or unknown.
+        headline, sentence, cause: whether all is well, what happened, and a keyword of why.
+        place: where a page shows that.
+        facts: what else is said.
+        next_step, next_step_note: settings to record next, in one line, and what these take.
+        counts: keyword, number and tone of what was counted.
+    """
+
+    tone: str
+    headline: str
+    sentence: str | None = None
+    cause: str | None = None
+    place: Mapping[str, Any] | None = None
+    facts: Sequence[Fact] = ()
+    next_step: str | None = None
+    next_step_note: str | None = None
+    counts: Sequence[tuple[str, int, str]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the page's script reads it."""
+        facts = [{"text": fact.line, "link": fact.link} for fact in self.facts if fact.line]
+        shown = {of.name: getattr(self, of.name) for of in fields(self)}
+        return {("lines" if k == "facts" else k): v for k, v in (shown | {"facts": facts}).items()}
 
 
 #: Lines of an answer; a list stands under the line before it.

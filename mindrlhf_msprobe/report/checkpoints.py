@@ -74,7 +74,7 @@ def _group(name: str, findings: Sequence[Finding]) -> Iterator[Any]:
         return
     yield say(f"checkpoint.{name}", count=len(findings))
     nearest = sorted(findings, key=_nearness)
-    yield capped(nearest, _MOST_SHOWN, "checkpoint.more", show=_finding)
+    yield capped(nearest, _MOST_SHOWN, show=_finding)
 
 
 def _nearness(finding: Finding) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from mindrlhf_msprobe.findings.health import (
     NotChecked,
     Severity,
 )
-from mindrlhf_msprobe.report.answer import Code, Lines, capped
+from mindrlhf_msprobe.report.answer import Code, Fact, Head, Lines, capped
 from mindrlhf_msprobe.report.comparison import next_step_of, settings_in_one_line, stopped_at
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import (
@@ -55,6 +56,10 @@ _MOST_CAUSES = 4
 _MOST_STOPS = 4
 _MOST_LINES = 12  # of what was not checked, and of problems
 _LONGEST = 200  # characters of one value
+_TONES: dict[str, str] = {
+    **{Health.HEALTHY: "good", Health.UNHEALTHY: "bad", Health.NOT_CHECKED: "unknown"},
+    **{Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.NOTE: "good"},
+}
 
 
 def lines_of(
@@ -115,6 +120,37 @@ def not_checked_in_one_line(not_checked: Iterable[NotChecked]) -> str:
     return say("checks.not_checked", count=len(whys), reasons=shown) if reasons else ""
 
 
+def head_of(run: CheckResult) -> Head:
+    """Return what the check of a run says first."""
+    worst = next((f for f in run.findings if f.severity.counts), None)
+    counts = [(name, n, _TONES[name]) for name, n in run.counts.items() if n]
+    head = Head(_TONES[run.status], run_headline(run), counts=counts)
+    if worst is None:
+        return head
+    causes = "; ".join(map(in_words, worst.causes))
+    lines = [place_in_words(worst.place), again(worst)]
+    lines += [say("checks.causes", causes=causes)] if causes else []
+    closer = worst.next_step
+    return replace(
+        head,
+        sentence=in_words(worst.said),
+        cause=worst.rule,
+        place=link_of(worst.place),
+        facts=[Fact("finding", line) for line in lines],
+        next_step=None if closer is None else next_step_of(closer),
+    )
+
+
+def link_of(place: Place) -> dict[str, Any]:
+    """Return where a page shows a place of a check."""
+    link = {
+        "view": "course" if place.entry is None and place.key is None else "where",
+        **{"step": place.step, "rank": place.rank, "phase": place.phase, "entry": place.entry},
+        **{"record": place.record, "key": place.key, "micro_step": place.micro_step},
+    }
+    return {name: value for name, value in link.items() if value is not None}
+
+
 def _run(run: CheckResult, *, not_checked: bool) -> Lines:
     stopped = [
         say("checks.stopped", stopped=stopped_at(stop, stop.ranks))
@@ -122,10 +158,10 @@ def _run(run: CheckResult, *, not_checked: bool) -> Lines:
     ]
     lines: list[Any] = [run_headline(run), stopped, *_findings(run.findings)]
     if (left := len(run.findings) - _MOST_FINDINGS) > 0:
-        lines.append([say("checks.more", count=left)])
+        lines.append([say("console.more", count=left)])
     if run.problems:
         lines.append(say("checks.not_read", count=len(run.problems)))
-        lines.append(capped(map(in_words, run.problems), _MOST_LINES, "checks.more"))
+        lines.append(capped(map(in_words, run.problems), _MOST_LINES))
     if line := not_checked_in_one_line(run.not_checked):
         lines.append(line if not_checked else say("checks.lists_them", line=line))
     whys: dict[str, list[str]] = {}
@@ -158,7 +194,7 @@ def _finding(finding: CheckFinding) -> Lines:
         f"{shortened(_named(one, finding), _LONGEST)}  {_values(one)}"
         for one in finding.evidence
     )
-    lines += capped(shown, _MOST_EVIDENCE, "checks.more")
+    lines += capped(shown, _MOST_EVIDENCE)
     if finding.causes:
         causes = map(in_words, finding.causes[:_MOST_CAUSES])
         numbered = (f"{n}) {cause}" for n, cause in enumerate(causes, start=1))
@@ -169,7 +205,7 @@ def _finding(finding: CheckFinding) -> Lines:
         lines.append(Code(next_step_of(finding.next_step), words=say("checks.look_closer")))
     if followers := finding.followed_by:
         left = len(followers) - _MOST_FINDINGS
-        more = [say("checks.more", count=left)] if left > 0 else []
+        more = [say("console.more", count=left)] if left > 0 else []
         lines.append(say("checks.followed_by", count=len(followers)))
         lines.append([*_findings(followers), *more])
     return lines

@@ -224,5 +224,7 @@ def _ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise UsageError.saying("error.no_ray", error=error) from None
+        raise UsageError.saying(
+            "error.no_package", package="ray", error=error, extra="ray"
+        ) from None
     return ray

@@ -303,7 +303,7 @@ class StepFilter:
         if self._unlike and pair.entry is not None and (why := self._unlike_phase(pair, missing)):
             return why
         if self._chosen.common:
-            return message(f"coverage.only_one_has_{self._what(pair, missing)}")
+            return message("coverage.only_one_has", what=self._what(pair, missing))
         return None
 
     @cached_property

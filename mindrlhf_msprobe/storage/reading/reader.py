@@ -99,7 +99,7 @@ def _is_empty(path: Path) -> bool:
     try:
         return not any(path.iterdir())
     except OSError as error:
-        raise RunError.saying("error.unread", value=path, value2=error.strerror or error) from None
+        raise RunError.saying("error.unread", path=path, why=error.strerror or error) from None
 
 
 def _of_a_run(path: Path) -> Message | None:

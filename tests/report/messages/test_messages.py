@@ -81,7 +81,23 @@ def test_sentences_stand_once_and_are_written_in_one_way(file):
     found = json.loads(text, object_pairs_hook=once)
     assert text == json.dumps(found, indent=2, ensure_ascii=False) + "\n"
     said = [found[area] for area in found if area != "#"]
-    assert all({*one} <= {"#", *LANGUAGES} for of in said for n, one in of.items() if n != "#")
+    texts = [one for of in said for n, one in of.items() if n != "#" and not isinstance(one, str)]
+    assert all({*one} <= {"#", *LANGUAGES} for one in texts)
+
+
+def test_equal_texts_stand_once():
+    """A code that says what another one says names it, so that a correction reaches both."""
+    stands, named = {}, []
+    for file in TEXTS.glob("*.json"):
+        for area, of in json.loads(file.read_text(encoding="utf-8")).items():
+            for name, one in of.items() if area != "#" else ():
+                if isinstance(one, str):
+                    named += [] if name == "#" else [one]
+                else:
+                    text = tuple(one.get(lang) for lang in LANGUAGES)
+                    stands.setdefault(text, []).append(f"{area}.{name}")
+    assert [codes for codes in stands.values() if len(codes) > 1] == []
+    assert {*named} <= {codes[0] for codes in stands.values()}
 
 
 @pytest.mark.parametrize("area", choices.CHOICES)

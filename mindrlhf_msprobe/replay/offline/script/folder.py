@@ -262,8 +262,8 @@ class _Written:
             self._files.add(file.lower())
             save_npy(self._folder / file, array)
         except ArrayFileError as error:
-            why = {"record": shortened(record.name), "why": error.said}
-            raise RunError.saying("replay.unread", **why) from None
+            name = shortened(record.name)
+            raise RunError.saying("error.unread", path=name, why=error.said) from None
         node = {"file": file, "dtype": leaf.dtype, "shape": list(leaf.shape or ())}
         # A gradient that is the difference of two: by how much an element may be off.
         return node if leaf.rounding is None else {**node, "rounding": leaf.rounding}
