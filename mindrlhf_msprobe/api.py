@@ -297,8 +297,14 @@ def _with_tables(
     Args:
         compare: makes it; calls what it is given with the paths of the runs when they are open.
     """
-    from mindrlhf_msprobe.report.files import load, with_texts, write_beside, write_comparison
-    from mindrlhf_msprobe.report.staging import OutputError, check_output
+    from mindrlhf_msprobe.report.staging import (
+        OutputError,
+        check_output,
+        load,
+        with_texts,
+        write_beside,
+        write_comparison,
+    )
 
     _check_language(lang)
     if output_path is None:

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
 
+#: Exit codes: what a command looked for is well, is not, or could not be decided.
+SAME, DIVERGED, UNDECIDED = 0, 1, 2
+
 
 class MsprobeError(SpokenError):
     """Base of every error raised on purpose; the command line turns it into exit code 2."""

@@ -11,8 +11,7 @@ import numpy as np
 
 from mindrlhf_msprobe.checks.loading import Setting, all_rules, read_settings, settings_of
 from mindrlhf_msprobe.checks.next_config import next_recording
-from mindrlhf_msprobe.checks.rule import HEALTHY, Need, Rule
-from mindrlhf_msprobe.checks.story import Findings, Found, nested
+from mindrlhf_msprobe.checks.rule import HEALTHY, Findings, Found, Need, Rule, nested
 from mindrlhf_msprobe.checks.views import Step, place_of, steps
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, as_message, message

@@ -24,10 +24,9 @@ from mindrlhf_msprobe.cli.answering import (
     write_markdown,
 )
 from mindrlhf_msprobe.cli.parsing import Command, Parser, in_our_words, joined, language_of
-from mindrlhf_msprobe.common.exit_codes import UNDECIDED
 from mindrlhf_msprobe.common.language import speak, speaking
 from mindrlhf_msprobe.common.printable import printable_lines
-from mindrlhf_msprobe.errors import ConfigError, MsprobeError
+from mindrlhf_msprobe.errors import UNDECIDED, ConfigError, MsprobeError
 from mindrlhf_msprobe.report.messages import say
 
 #: The commands in the order of the help, each a module of this room.

@@ -28,7 +28,7 @@ def _check(arguments: argparse.Namespace) -> Answer:
     collect_rarely()
 
     from mindrlhf_msprobe.api import check_runs
-    from mindrlhf_msprobe.cli.pages import check_page, write_page
+    from mindrlhf_msprobe.cli.report import check_page, write_page
     from mindrlhf_msprobe.report.checks import lines_of
     from mindrlhf_msprobe.report.terminal import progress_bar
 

@@ -23,9 +23,8 @@ from mindrlhf_msprobe.cli.parsing import (
     two_of,
     unexpected,
 )
-from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.errors import MsprobeError, UsageError
+from mindrlhf_msprobe.errors import DIVERGED, SAME, UNDECIDED, MsprobeError, UsageError
 from mindrlhf_msprobe.report.answer import Answer, Code, Lines
 from mindrlhf_msprobe.report.messages import say
 
@@ -108,7 +107,7 @@ def _compare(arguments: argparse.Namespace) -> Answer:
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-    from mindrlhf_msprobe.cli.pages import check_page, write_page
+    from mindrlhf_msprobe.cli.report import check_page, write_page
     from mindrlhf_msprobe.report.comparison import lines_of
     from mindrlhf_msprobe.report.staging import OutputError
 

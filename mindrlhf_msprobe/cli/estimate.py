@@ -6,9 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
-from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.errors import DIVERGED, SAME, UsageError
 from mindrlhf_msprobe.report.answer import Answer
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> None:
 def _mismatch(arguments: argparse.Namespace) -> Answer:
     collect_rarely()
 
-    from mindrlhf_msprobe.cli.pages import check_page, write_page
+    from mindrlhf_msprobe.cli.report import check_page, write_page
     from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
     from mindrlhf_msprobe.report.mismatch import FILES, lines_of, write_mismatch
     from mindrlhf_msprobe.storage.outputs import refuse

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mindrlhf_msprobe.common.exit_codes import UNDECIDED
 from mindrlhf_msprobe.common.language import LANGUAGES
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.errors import UNDECIDED, UsageError
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.terminal import wrapped

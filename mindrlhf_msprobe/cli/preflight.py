@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands, unexpected
-from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME
+from mindrlhf_msprobe.errors import DIVERGED, SAME
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 

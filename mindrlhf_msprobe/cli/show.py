@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
-from mindrlhf_msprobe.common.exit_codes import SAME, UNDECIDED
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.errors import SAME, UNDECIDED, RunError, UsageError
 from mindrlhf_msprobe.report.answer import Answer, Lines
 from mindrlhf_msprobe.report.messages import say
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
-from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
-from mindrlhf_msprobe.errors import MsprobeError, UsageError
+from mindrlhf_msprobe.errors import DIVERGED, SAME, UNDECIDED, MsprobeError, UsageError
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 

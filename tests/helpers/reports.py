@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.findings import Comparison, Finding, Side, Status
-from mindrlhf_msprobe.report.files import write_comparison
+from mindrlhf_msprobe.report.staging import write_comparison
 
 
 def finding(status: Status = Status.DIFFERENT, **values: Any) -> Finding:

@@ -10,6 +10,7 @@ import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
 from mindrlhf_msprobe.checks.next_config import AT_OPTIMIZER
+from mindrlhf_msprobe.checks.rule import Found
 from mindrlhf_msprobe.checks.rules.events import (
     DATA,
     GRADIENT,
@@ -20,7 +21,6 @@ from mindrlhf_msprobe.checks.rules.events import (
     Events,
     collective_of,
 )
-from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step, place_of, value_of
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import phases_of

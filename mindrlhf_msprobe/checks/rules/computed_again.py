@@ -8,8 +8,7 @@ from typing import Any
 
 from mindrlhf_msprobe.checks.accuracy import conclude
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.rule import Need, rule
-from mindrlhf_msprobe.checks.story import Found
+from mindrlhf_msprobe.checks.rule import Found, Need, rule
 from mindrlhf_msprobe.checks.views import Step
 from mindrlhf_msprobe.common.message import message, read_message
 from mindrlhf_msprobe.findings.health import Severity

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.names import Named, pattern_of
-from mindrlhf_msprobe.checks.rule import HEALTHY, rule, steps
-from mindrlhf_msprobe.checks.story import Found
+from mindrlhf_msprobe.checks.rule import HEALTHY, Found, Named, pattern_of, rule, steps
 from mindrlhf_msprobe.checks.views import Step, place_of
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Severity

@@ -10,9 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.names import Named
-from mindrlhf_msprobe.checks.rule import GRADIENTS, LAYERS, Need, rule, steps
-from mindrlhf_msprobe.checks.story import Found
+from mindrlhf_msprobe.checks.rule import GRADIENTS, LAYERS, Found, Named, Need, rule, steps
 from mindrlhf_msprobe.checks.views import Step, numbers_in, place_of
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.rule import NUMBERS, rule
+from mindrlhf_msprobe.checks.rule import NUMBERS, Found, rule
 from mindrlhf_msprobe.checks.rules.birth import Scales, Telling, equal_rewards
 from mindrlhf_msprobe.checks.rules.events import (
     OUTPUT,
@@ -18,7 +18,6 @@ from mindrlhf_msprobe.checks.rules.events import (
     Group,
     collective_of,
 )
-from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message

@@ -12,7 +12,7 @@ import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
 from mindrlhf_msprobe.checks.next_config import PARAMETERS
-from mindrlhf_msprobe.checks.rule import key, rule, steps
+from mindrlhf_msprobe.checks.rule import Found, key, rule, steps
 from mindrlhf_msprobe.checks.rules.rows import (
     actor_and_reference,
     begins_with_random_weights,
@@ -20,7 +20,6 @@ from mindrlhf_msprobe.checks.rules.rows import (
     floats_of,
     rounding,
 )
-from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step, place_of
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Severity

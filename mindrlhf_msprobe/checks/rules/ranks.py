@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.names import Named, pattern_of
-from mindrlhf_msprobe.checks.rule import PARAMETERS, ranks, rule
-from mindrlhf_msprobe.checks.story import Found
+from mindrlhf_msprobe.checks.rule import PARAMETERS, Found, Named, pattern_of, ranks, rule
 from mindrlhf_msprobe.checks.views import Step
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Severity

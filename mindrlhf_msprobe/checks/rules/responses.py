@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.rule import key, rule
+from mindrlhf_msprobe.checks.rule import Found, key, rule
 from mindrlhf_msprobe.checks.rules.rows import floats_of, groups_of, texts_or_rows
-from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step, place_of
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Severity

@@ -15,18 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.checks.check import Check
-from mindrlhf_msprobe.checks.names import Named
 from mindrlhf_msprobe.checks.rule import (
     FINGERPRINTS,
     GRADIENTS,
     PARAMETERS,
+    Found,
+    Named,
     Need,
     phase,
     rule,
     steps,
 )
 from mindrlhf_msprobe.checks.rules.rows import actor_and_reference, begins_with_random_weights
-from mindrlhf_msprobe.checks.story import Found
 from mindrlhf_msprobe.checks.views import Step, value_of
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Severity

@@ -5,8 +5,8 @@ language → template; `templates.py` says what may stand in its braces, and wha
 a comment. `coverage.no_gradients` is `no_gradients` of the area `coverage`; several areas may share
 a file (`_SHARED`). A text that another code has, too, stands once: `"state_different":
 "tables.different"` says what that one says. `coverage.pieces` are parts of the templates of
-`coverage`; where several parameters decide which of them is said, `choices.py` does so for both
-languages. `words.py` has lists, ordinals and names as each language shows them.
+`coverage`; where several parameters decide which of them is said, `words.py` does so for both
+languages. It has lists, ordinals and names as each language shows them, too.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from typing import Any
 
 from mindrlhf_msprobe.common.language import LANGUAGES, language
 from mindrlhf_msprobe.common.message import TEXT, Message, message
-from mindrlhf_msprobe.report.messages.choices import CHOICES
 from mindrlhf_msprobe.report.messages.templates import Speaker
-from mindrlhf_msprobe.report.messages.words import SHAPES
+from mindrlhf_msprobe.report.messages.words import CHOICES, SHAPES
 
 _TEXTS = Path(__file__).parent / "texts"
 _COMMENT = "#"  # the name of what is no text, in the files

@@ -16,7 +16,7 @@ import mindrlhf_msprobe
 from mindrlhf_msprobe.common.message import Message, message, read_message, read_messages
 from mindrlhf_msprobe.findings import CulpritCode, Status
 from mindrlhf_msprobe.report import messages
-from mindrlhf_msprobe.report.messages import LANGUAGES, choices, text_of, texts_in
+from mindrlhf_msprobe.report.messages import LANGUAGES, text_of, texts_in, words
 from mindrlhf_msprobe.report.messages.templates import alternatives
 
 PACKAGE = Path(str(mindrlhf_msprobe.__file__)).parent
@@ -47,7 +47,7 @@ def places(text):
 
 def parameters(lang, area, text):
     """Return what a template must be given: what is said only under a condition may be left out."""
-    others = messages.pieces_in(lang, area).keys() | choices.CHOICES.get(area, {}).keys()
+    others = messages.pieces_in(lang, area).keys() | words.CHOICES.get(area, {}).keys()
     top = (one for one in string.Formatter().parse(text) if one[1] and "?" not in one[2])
     return {re.split(r"[.\[]", name)[0] for _, name, _, _ in top} - others
 
@@ -58,7 +58,7 @@ def test_both_languages_say_the_same():
         english, chinese = texts_in("en", area), texts_in("zh", area)
         assert set(english) == set(chinese), area
         made = messages.pieces_in("en", area).keys() | messages.pieces_in("zh", area).keys()
-        made |= choices.CHOICES.get(area, {}).keys()
+        made |= words.CHOICES.get(area, {}).keys()
         for name in english:
             # English alone has plurals.
             of_en, of_zh = (
@@ -100,10 +100,10 @@ def test_equal_texts_stand_once():
     assert {*named} <= {codes[0] for codes in stands.values()}
 
 
-@pytest.mark.parametrize("area", choices.CHOICES)
+@pytest.mark.parametrize("area", words.CHOICES)
 def test_what_is_chosen_has_words_in_both_languages(area):
     """A choice names a piece: one that a language lacks would show the code instead of a text."""
-    nodes = ast.walk(ast.parse(inspect.getsource(choices)))
+    nodes = ast.walk(ast.parse(inspect.getsource(words)))
     named = {node.value for node in nodes if isinstance(node, ast.Constant)}
     english, chinese = (named & messages.pieces_in(lang, area).keys() for lang in LANGUAGES)
     assert english == chinese
@@ -178,7 +178,7 @@ def made_up(area, name):
                     specs.setdefault(argument[1], []).append(shown)
             if spec == "unaccounted":
                 specs |= {number: ["#", "?"] for number in ("others", "before", "by")}
-    if specs.keys() & choices.CHOICES.get(area, {}).keys():
+    if specs.keys() & words.CHOICES.get(area, {}).keys():
         return []
     pieces = messages.pieces_in("en", area).keys() | messages.pieces_in("zh", area).keys()
     values = {at: values_of(area, at, of) for at, of in specs.items() if at not in pieces}
