@@ -7,6 +7,7 @@ checks find without tables. Each function loads what it joins when it is called.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -175,38 +176,12 @@ def compare_runs(
         ConfigError: a file of rules or names is wrong.
         UsageError: an argument is wrong, or a rule, a name pattern or a filter matches nothing.
     """
+    given = dict(locals())  # all arguments
     from mindrlhf_msprobe.comparison.compare import Asked, compare_as_asked
     from mindrlhf_msprobe.comparison.pairing.filters import check_paths
 
-    repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
-    asked = Asked(
-        a=a,
-        b=b,
-        tolerance=tolerance,
-        noise=repetitions,
-        mapping=mapping,
-        cell_mapping=cell_mapping,
-        api_mapping=api_mapping,
-        data_mapping=data_mapping,
-        layer_mapping=layer_mapping,
-        tokenizer=tokenizer,
-        phases=phases,
-        ranks=ranks,
-        layout=layout,
-        key_data_only=key_data_only,
-        steps=steps,
-        include=include,
-        exclude=exclude,
-        keys=keys,
-        first_only=first_only,
-        common=common,
-        after=after,
-        engine=engine,
-        address=address,
-        workers=workers,
-        all_rows=all_rows,
-        progress=progress,
-    )
+    given["noise"] = [noise] if isinstance(noise, (str, Path)) else list(noise)
+    asked = Asked(**{of.name: given[of.name] for of in fields(Asked)})
     check_paths({"output_path": output_path})
     return _with_tables(
         partial(compare_as_asked, asked),
@@ -377,6 +352,7 @@ def compare_checkpoints(
         ConfigError: a file of rules or names is wrong.
         UsageError: an argument is wrong, or a rule, a name pattern or a filter matches nothing.
     """
+    given = {k: v for k, v in locals().items() if k not in ("output_path", "csv", "lang")}
     from mindrlhf_msprobe.comparison.checkpoints import compare_sides
 
     repetitions = [noise] if isinstance(noise, (str, Path)) else [*noise]
@@ -389,20 +365,7 @@ def compare_checkpoints(
 
             check_output(output, [a, b, *repetitions])
 
-    comparison = compare_sides(
-        a,
-        b,
-        tolerance=tolerance,
-        noise=repetitions,
-        mapping=mapping,
-        include=include,
-        exclude=exclude,
-        common=common,
-        step=step,
-        workers=workers,
-        progress=progress,
-        ready=ready,
-    )
+    comparison = compare_sides(**{**given, "noise": repetitions}, ready=ready)
     if output is None:
         return comparison
     from mindrlhf_msprobe.report.checkpoints import write_checkpoints

@@ -159,7 +159,7 @@ def _items(name: str, value: Any, expected: Message) -> tuple[Any, ...]:
 def _numbers(of: str) -> Callable[[str, Any], tuple[int, ...]]:
     def check(name: str, value: Any) -> tuple[int, ...]:
         number = _whole_number(0)
-        numbers = _items(name, value, message(f"config.list_of_{of}"))
+        numbers = _items(name, value, message("config.list_of_numbers", what=of))
         return tuple(number(f"{name}[{i}]", item) for i, item in enumerate(numbers))
 
     return check

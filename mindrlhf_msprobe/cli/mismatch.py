@@ -64,7 +64,7 @@ def _mismatch(arguments: argparse.Namespace) -> Answer:
     written = []
     if arguments.output_path is not None:
         files = ", ".join(map(str, write_mismatch(found, arguments.output_path)))
-        written.append(say("mismatch.written", files=files))
+        written.append(say("console.written", files=files))
     if arguments.html is not None:
         page = {"tokenizer": arguments.tokenizer, "lang": arguments.lang}
         write_page(arguments.html, runs[:1], mismatches=[found], **page)

@@ -46,10 +46,8 @@ def add_parser(commands: Commands) -> None:
 
 def _trend(arguments: argparse.Namespace) -> Answer:
     refuse_empty(*arguments.runs)
-    return _gradients(arguments) if arguments.gradients else _series(arguments)
-
-
-def _series(arguments: argparse.Namespace) -> Answer:
+    if arguments.gradients:
+        return _gradients(arguments)
     from mindrlhf_msprobe.report.trends import (
         SIDES,
         refuse_files,

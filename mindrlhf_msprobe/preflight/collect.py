@@ -70,8 +70,8 @@ def check_command(command: Sequence[str]) -> None:
     if not command[0]:
         raise UsageError.saying("collect.no_command")
     if shutil.which(command[0]) is None:
-        code = "collect.no_program_python" if command[0].endswith(".py") else "collect.no_program"
-        raise UsageError.saying(code, program=command[0])
+        python = command[0].endswith(".py")
+        raise UsageError.saying("collect.no_program", program=command[0], python=python)
 
 
 def run_command(command: Sequence[str], seconds: float | None) -> tuple[str | None, dict[str, Any]]:

@@ -113,7 +113,10 @@ _RANKED = (
     Column("index", 14, lambda one: ", ".join(map(str, one.worst.at))),
     Column("actual", 16, "worst.actual"),
     Column("exact", 16, "worst.exact"),
-    Column("reason", 30, lambda one: _reason(one.worst.reason)),
+    Column(
+        *("reason", 30),
+        lambda one: one.worst.reason and say(f"accuracy.reason_{one.worst.reason}"),
+    ),
 )
 _NOT = (
     Column("call", 60),
@@ -123,10 +126,6 @@ _NOT = (
     Column("why", 90, lambda one: in_words(one.why)),
 )
 _COLOURS = {Accuracy.WRONG: DIFFERS, Accuracy.UNDECIDED: CLOSE, Accuracy.ORDINARY: PLAIN}
-
-
-def _reason(code: str) -> str:
-    return say(f"accuracy.reason_{code}") if code else ""
 
 
 def sheets_of(found: AccuracyResult) -> list[Sheet]:

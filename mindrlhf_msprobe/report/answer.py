@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.terminal import padded, width_of
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.report.sheets import Sheet
 
 _T = TypeVar("_T")
 
@@ -105,11 +108,13 @@ class Answer:
         code: the exit code: the outcome.
         lines: makes what people read: a headline first, the place and the cause under it.
         content: makes what programs read, plain JSON values.
+        tables: makes the sheets of its workbook.
     """
 
     code: int
     lines: Callable[[], Lines]
     content: Callable[[], Any]
+    tables: Callable[[], Sequence[Sheet]] = tuple
 
 
 def as_text(lines: Lines) -> str:

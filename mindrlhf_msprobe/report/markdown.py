@@ -60,17 +60,11 @@ def _listed(lines: Lines, indent: str) -> Iterator[str]:
         elif isinstance(line, str):
             yield f"{indent}- {_escaped(line)}" if line else ""
         elif isinstance(line, Rows):
-            yield ""
-            yield from (indent + row for row in _table(line))
-            yield ""
+            table = [map(_escaped, row) for row in (line.header, *line.rows)]
+            table.insert(1, map(str, ["---"] * len(line.header)))
+            yield from ("", *(f"{indent}| {' | '.join(row)} |" for row in table), "")
         else:
             yield from _listed(line, indent + "  ")
-
-
-def _table(rows: Rows) -> Iterator[str]:
-    for row in (rows.header, None, *rows.rows):
-        cells = ["---"] * len(rows.header) if row is None else [*map(_escaped, row)]
-        yield f"| {' | '.join(cells)} |"
 
 
 def _escaped(text: str) -> str:

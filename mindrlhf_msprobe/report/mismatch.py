@@ -142,7 +142,11 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
     yield under
     if births := [stage for stage in one.births if stage is not one.first]:
         yield say("mismatch.births")
-        yield capped(births, _MOST_BIRTHS, show=_birth)
+        shown = []
+        for of in births:
+            how = {"apart": of.apart, "entered": of.entered}
+            shown.append(say("mismatch.birth", name=shortened(of.name, _LONGEST), **how))
+        yield capped(shown, _MOST_BIRTHS)
     yield from _growth(one)
     if one.experts:
         apart = [
@@ -176,11 +180,6 @@ def how_far(stage: Stage) -> Iterator[str]:
         text = say("mismatch.text", text=token.text) if token.text else ""
         place = {"sample": token.sample, "position": token.position, "id": token.id}
         yield say("mismatch.worst", role=say(f"mismatch.role_{token.role}"), text=text, **place)
-
-
-def _birth(stage: Stage) -> str:
-    name = shortened(stage.name, _LONGEST)
-    return say("mismatch.birth", name=name, apart=stage.apart, entered=stage.entered)
 
 
 def _growth(one: Mismatch) -> Iterator[Any]:

@@ -179,15 +179,12 @@ def _reason(error: OSError | ValueError, output: Path) -> str | Message:
     if not isinstance(error, OSError):
         return str(error)
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
-        return message("error.path_no_directory", path=_file_in_its_place(output))
+        places = (output, *output.parents)
+        found = (path for path in places if os.path.lexists(path) and not path.is_dir())
+        return message("error.path_no_directory", path=next(found, output))
     if error.errno == errno.EISDIR and error.filename2:
         return message("error.path_directory", path=error.filename2)
     return error.strerror or str(error)
-
-
-def _file_in_its_place(output: Path) -> Path:
-    places = (output, *output.parents)
-    return next((path for path in places if os.path.lexists(path) and not path.is_dir()), output)
 
 
 def _replace(directory: Path, output: Path) -> None:

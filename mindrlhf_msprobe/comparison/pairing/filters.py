@@ -203,14 +203,15 @@ def check_keys(chosen: Filters, a: Sequence[str], b: Sequence[str]) -> None:
         UsageError: one of them is not there.
     """
     for left, right in chosen.keys:
-        sides = [(left, {*a}, "a_does_not_hold"), (right, {*b}, "b_does_not_hold")]
+        lacks = [message("error.does_not_hold", side=side) for side in "AB"]
+        sides = [(left, {*a}, lacks[0]), (right, {*b}, lacks[1])]
         if left == right:
-            sides = [(left, {*a, *b}, "neither_holds")]
+            sides = [(left, {*a, *b}, message("error.neither_holds"))]
         for name, known, who in sides:
             if name not in known:
                 raise UsageError.saying(
                     "error.no_key",
-                    who=Message(f"error.{who}"),
+                    who=who,
                     name=name,
                     nearest=nearest_of(name, known),
                     value=_some(sorted(known)),

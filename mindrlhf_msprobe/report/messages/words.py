@@ -102,10 +102,6 @@ def _joined(items: Sequence[object], between: str, params: Mapping[str, Any]) ->
     return between.join(map(str, items))
 
 
-def _quoted(patterns: Sequence[str], between: str, params: Mapping[str, Any]) -> str:
-    return between.join(f"'{pattern}'" for pattern in patterns)
-
-
 def equation(value: float, sign: str, params: Mapping[str, Any]) -> str:
     """Return how B comes of A, with what a factor is: a fraction, or the root of one."""
     said = f"B = A {sign} ({value:.7g})" if value < 0 else f"B = A {sign} {value:.7g}"
@@ -184,7 +180,7 @@ _BOTH: dict[str, Shape] = {
     "numbers": lambda numbers, *_: few_numbers(numbers),
     "ranges": lambda ranges, *_: few_ranges(ranges),
     "places": lambda found, *_: few_spans(found),
-    "quoted": _quoted,
+    "quoted": lambda patterns, between, _: between.join(f"'{one}'" for one in patterns),
     "plus": lambda number, more, _: str(number + int(more)),
     "size": lambda number, *_: str(abs(number)),
     "millions": lambda number, *_: f"{number / 1e6:.1f}",

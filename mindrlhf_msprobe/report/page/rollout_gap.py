@@ -126,7 +126,13 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
     numbers = {stage: number for number, stage in enumerate(one.stages)}
     shown = _shown_stages(one, numbers)
     renumbered = {number: at for at, number in enumerate(shown)}
-    token_map = one.token_map
+    token_map, shown_map = one.token_map, None
+    if token_map is not None:
+        shown_map = {
+            "columns": [renumbered[number] for number in token_map.columns],
+            "tokens": _tokens(token_map.tokens),
+            "others": [[sample, count] for sample, count, _ in token_map.others],
+        }
     return {
         **{"rollout": one.rollout, "training": one.training, "status": one.status.value},
         **{"tone": TONES[one.status], "cause": one.cause and one.cause.value},
@@ -145,7 +151,7 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
         ],
         "stages_left_out": len(one.stages) - len(shown),
         **known(
-            map=None if token_map is None else _map(token_map, renumbered),
+            map=shown_map,
             texts=gaps_of(run, (one.step, one.rank), one.log_probs, decode),
         ),
         "weights": {
@@ -183,14 +189,6 @@ def _tokens(tokens: Sequence[Token]) -> list[list[Any]]:
     names = ("sample", "position", "id", "role", "apart", "text")
     found = [token.to_json() for token in tokens]
     return [[token[name] for name in names] for token in found]
-
-
-def _map(found: TokenMap, renumbered: dict[int, int]) -> dict[str, Any]:
-    return {
-        "columns": [renumbered[number] for number in found.columns],
-        "tokens": _tokens(found.tokens),
-        "others": [[sample, count] for sample, count, _ in found.others],
-    }
 
 
 def _codes(found: TokenMap) -> np.ndarray:

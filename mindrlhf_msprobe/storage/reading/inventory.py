@@ -122,7 +122,7 @@ def _holding(
     unreadable = _unreadable((record for item in held for record in item.records), sizes)
     named = [*itertools.islice(unreadable, _MOST_NAMED)]
     if more := sum(1 for _ in unreadable):
-        named.append(str(message("unread.more_records", count=more)))
+        named.append(str(message("unread.more", count=more, what="records")))
     return Holding(
         kind,
         name,

@@ -219,7 +219,7 @@ class Run:
                 self.left_out.append(directory)
                 continue
             if at in self._key_dirs:
-                why = message("unread.same_save")
+                why = message("unread.same_place", save=True)
                 self._problem(Problem(directory, why, None, at.step, at.rank, True, at.key))
             self._key_dirs.setdefault(at, directory)
 
@@ -772,7 +772,7 @@ class Run:
                 why, name = layout.why_unread(error), line.entry[:_MOST_SHOWN]
                 damaged.append(message("unread.of_file_colon", file=name, why=why))
         if (more := len(damaged) - _MOST_NAMED) > 0:
-            damaged[_MOST_NAMED:] = [message("unread.more_entries", count=more)]
+            damaged[_MOST_NAMED:] = [message("unread.more", count=more, what="entries")]
         for why in damaged:
             self._problem(Problem(self._layer_dirs[at], why, *at))
         return entries

@@ -248,10 +248,9 @@ class _Written:
         try:
             if record.location is None and leaf.why is None:
                 if self._draw is None:
-                    entry, of = self._call.entry, "" if operator is None else "_of_operator"
-                    place = {"phase": entry.phase, "step": entry.step}
-                    shown = shortened(record.name)
-                    raise RunError.saying(f"replay.no_elements{of}", record=shown, **place)
+                    entry, shown = self._call.entry, shortened(record.name)
+                    place = {"phase": entry.phase, "step": entry.step, "operator": operator}
+                    raise RunError.saying("replay.no_elements", record=shown, **place)
                 array = self._draw(leaf)
             else:
                 array = record.array()
