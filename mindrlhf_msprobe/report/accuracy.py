@@ -157,7 +157,7 @@ def replayed_lines(table: ReplayedOperators) -> Lines:
         lines.append(say("replay.table_unjudged", count=unjudged))
     if drawn := sum(one.drawn for one in table.operators):
         lines.append(say("replay.table_drawn", drawn=drawn))
-    return [*lines, say("replay.table_file", file=str(table.file))]
+    return [*lines, say("console.tables", file=str(table.file))]
 
 
 def _operators(table: ReplayedOperators) -> Iterator[Any]:

@@ -94,7 +94,7 @@ def _finding(finding: Finding) -> str:
         parts.append(finding.status.value)
     metrics = finding.metrics
     if metrics is not None and not finding.status.agrees:
-        cosine = say("checkpoint.no_cosine") if metrics.cosine is None else f"{metrics.cosine:.6g}"
+        cosine = say("console.none") if metrics.cosine is None else f"{metrics.cosine:.6g}"
         parts.append(
             say(
                 "checkpoint.apart",

@@ -82,9 +82,9 @@ def lines_of(
 
 def place_in_words(place: Place) -> str:
     """Return where something is: step, rank, phase, micro-step."""
-    said = [say("checks.at_step", step=place.step)]
+    said = [say("console.of_step", step=place.step)]
     if place.rank is not None:
-        said.append(say("checks.at_rank", rank=place.rank))
+        said.append(say("console.of_rank", rank=place.rank))
     if place.phase is not None:
         said.append(place.phase)
     if place.micro_step:
@@ -216,9 +216,9 @@ def _named(one: Evidence, finding: CheckFinding) -> str:
     own, other = finding.place, one.place
     where = []
     if other.step != own.step:
-        where.append(say("checks.at_step", step=other.step))
+        where.append(say("console.of_step", step=other.step))
     if other.rank is not None and other.rank != own.rank:
-        where.append(say("checks.at_rank", rank=other.rank))
+        where.append(say("console.of_rank", rank=other.rank))
     if other.phase is not None and other.phase != own.phase:
         where.append(other.phase)
     return say("checks.comma").join([*where, other.name])

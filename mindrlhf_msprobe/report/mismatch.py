@@ -245,7 +245,7 @@ _VALUES = (
     Column("rounding explains", 16, "shown.allowed"),
     Column("rows", 8, "shown.rows"),
     Column("rows not equal", 14, "shown.unequal"),
-    Column("rows born apart", 14, "shown.born"),
+    Column("rows where it arises", 16, "shown.born"),
     Column("dtype of rollout", 16, lambda one: one.shown.dtypes[0]),
     Column("dtype of training", 16, lambda one: one.shown.dtypes[1]),
     Column("worst sample", 12, _worst("sample")),

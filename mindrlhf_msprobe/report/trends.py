@@ -158,7 +158,7 @@ def _apart(blocks: Sequence[Lines]) -> Lines:
 
 def _block(of_runs: Sequence[Series | None], runs: Sequence[str]) -> Iterator[Any]:
     some = next(series for series in of_runs if series is not None)
-    parts = [some.name, some.statistic, some.phase, say("trend.rank", rank=some.rank)]
+    parts = [some.name, some.statistic, some.phase, say("console.of_rank", rank=some.rank)]
     yield "  ".join(filter(None, parts))
     yield from map(Code, plot([_line(series) for series in of_runs], width()))
     under = []
@@ -206,7 +206,7 @@ def similarity_lines(found: GradientTrend) -> Lines:
 
 
 def _similar(rank: int, phase: str, updates: Sequence[OfUpdate]) -> Iterator[Any]:
-    yield "  ".join((say("trend.similarity"), phase, say("trend.rank", rank=rank)))
+    yield "  ".join((say("trend.similarity"), phase, say("console.of_rank", rank=rank)))
     among = max(update.update for update in updates) + 1
     x = np.array([update.step + update.update / among for update in updates])
     y = np.array([update.value for update in updates])

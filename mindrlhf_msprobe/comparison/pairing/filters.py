@@ -256,13 +256,13 @@ def check_names(chosen: Filters, steps: Callable[[], Iterable[tuple[StepData, St
                 names |= dict.fromkeys((cell, cell.rpartition(".")[2]))
         seen = list(itertools.islice(names, _SEARCHED))
         near = difflib.get_close_matches(words, seen, n=3, cutoff=0.3)
-        hint = message("error.nearest_names", names=", ".join(near or seen[:3])) if seen else ""
+        hint = message("error.nearest_records", names=", ".join(near or seen[:3])) if seen else ""
         raise UsageError.saying("error.pattern_unused", option=option, text=text, hint=hint)
 
 
 def _some(names: Sequence[str]) -> Message:
     if not names:
-        return message("error.no_keys_at_all")
+        return message("console.none")
     left = len(names) - _SHOWN
     more = message("error.more", count=left) if left > 0 else ""
     return message("error.some", names=", ".join(names[:_SHOWN]), more=more)
