@@ -149,7 +149,7 @@ def compare_runs(
         common: what one run alone has (steps, ranks, phases, keys, cells) is coverage, no
             divergence.
         after: the output directory of an earlier comparison of the same training, recorded
-            otherwise; what it found is taken into account.
+            with other settings; what it found is taken into account.
         engine: `local`, or `ray` for a Ray cluster.
         address: of a running Ray cluster; None starts one on this machine.
         workers: how many processes compare at most; never more than there is work for, nor than
@@ -186,8 +186,8 @@ def compare_runs(
     return _with_tables(
         partial(compare_as_asked, asked),
         output_path,
+        lang,
         csv=csv,
-        lang=lang,
         keep_earlier=keep_earlier,
     )
 
@@ -256,15 +256,15 @@ def reduce_shards(
     from mindrlhf_msprobe.comparison.shards import reduce_parts
 
     reduce = partial(reduce_parts, list(parts), a, b)
-    return _with_tables(reduce, output_path, csv=csv, lang=lang)
+    return _with_tables(reduce, output_path, lang, csv=csv)
 
 
 def _with_tables(
     compare: Callable[[Ready], Comparison],
     output_path: _PathLike | None,
+    lang: str | None,
     *,
     csv: bool,
-    lang: str | None,
     keep_earlier: bool = False,
 ) -> Comparison:
     """Make a comparison and write its tables, where they are wanted.
@@ -293,7 +293,7 @@ def _with_tables(
     comparison = with_texts(compare(ready))
     try:
         write = write_beside if keep_earlier else write_comparison
-        return write(comparison, output, csv=csv, lang=lang)
+        return write(comparison, output, csv=csv)
     except OutputError as error:
         error.comparison = comparison
         raise
@@ -370,7 +370,7 @@ def compare_checkpoints(
         return comparison
     from mindrlhf_msprobe.report.checkpoints import write_checkpoints
 
-    return write_checkpoints(comparison, output, csv=csv, lang=lang)
+    return write_checkpoints(comparison, output, csv=csv)
 
 
 def _check_language(lang: str | None) -> None:
@@ -404,6 +404,7 @@ def check_run(
     return check_runs([run], rules=rules, extra=extra, healthy=healthy, progress=progress).runs[0]
 
 
+@in_its_language
 def check_runs(
     runs: Iterable[_Path],
     *,
@@ -435,7 +436,7 @@ def check_runs(
 
     refuse_tables(output_path, opened, others)
     results = check_opened(opened, with_rules, others, progress)
-    write_checks(results, output_path, lang=lang, runs=opened)
+    write_checks(results, output_path, opened)
     return results
 
 

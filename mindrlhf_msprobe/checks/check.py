@@ -231,7 +231,7 @@ class Checking:
                 )
         return new
 
-    def story(self) -> tuple[CheckFinding, ...]:
+    def findings(self) -> tuple[CheckFinding, ...]:
         """Return what was found so far in order of time; what follows from one stands under it."""
         return nested(self._findings.all())
 
@@ -261,7 +261,7 @@ class Checking:
                 checked.append(name)
         return CheckResult(
             path=str(self._run.path),
-            findings=self.story(),
+            findings=self.findings(),
             checked=tuple(checked),
             not_checked=tuple(not_checked),
             problems=tuple(problem.said for problem in self._run.problems),

@@ -107,8 +107,8 @@ class Rule:
             none: it is given every entry. A line without the bytes costs nothing.
         live: whether it can run while training (`on_finding`), where a rank sees its own steps
             alone, as they end.
-        names: tells of an entry's name whether `entry` is given the entry; it is asked once for
-            all journals that are alike. None: it is given every entry.
+        names: tells of an entry's name whether `entry` is given the entry; it is called once for
+            all journals that hold the same entries. None: it is given every entry.
     """
 
     name: str

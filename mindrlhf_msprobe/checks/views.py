@@ -1,4 +1,4 @@
-"""Steps and journals as rules see them: journals of all ranks, key data; read when asked for.
+"""Steps and journals as rules see them: journals of all ranks, key data; read when they are needed.
 
 What is held at once is one journal, and the key data of one step as far as rules ask for them.
 """
@@ -78,7 +78,7 @@ class _Held(Record):
 
 
 class _Saves:
-    """The key data of one step, read when they are first asked for."""
+    """The key data of one step, read when they are first needed."""
 
     def __init__(self, run: Run, number: int) -> None:
         self._run, self._number = run, number
@@ -136,12 +136,12 @@ class Step:
         return all(self.run.completed(self.number, rank) for rank in self.ranks)
 
     def journals(self, layouts: Layouts | None = None) -> Iterator[Columns]:
-        """Yield its journals, each read when it is asked for, and not held.
+        """Yield its journals, each read when it is needed, and not held.
 
         Of each rank in turn the phases as a step usually runs them.
 
         Args:
-            layouts: those of the steps before, so that what is alike is computed once.
+            layouts: those of the steps before, so that what is the same is computed once.
         """
         known = Layouts() if layouts is None else layouts
         for rank in self.ranks:
@@ -164,7 +164,7 @@ class Step:
     def key_data(self, *names: str, rank: int | None = None) -> list[KeyDatum]:
         """Return what was saved under the first of these names that there is, by rank.
 
-        It is read when it is first asked for, and kept until the step ends.
+        It is read when it is first needed, and kept until the step ends.
         """
         of = self.ranks if rank is None else (rank,)
         for name in names:

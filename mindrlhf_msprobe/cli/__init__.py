@@ -73,12 +73,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8
     own, for_script = run.split(sys.argv[1:] if argv is None else argv)
     own, command = preflight.split(own)
-    asked = [name for name in _COMMANDS if own[:1] == [name]]
+    named = [name for name in _COMMANDS if own[:1] == [name]]
     with (
         speaking(language_of(own)),
         in_our_words(),
     ):  # also --help and what is wrong with an argument
-        arguments = _parser(asked or _COMMANDS).parse_args(joined(own))
+        arguments = _parser(named or _COMMANDS).parse_args(joined(own))
     arguments.lang = arguments.lang or language_of(own)  # it may stand before a group's own command
     if arguments.command == run.NAME:
         arguments.arguments = for_script

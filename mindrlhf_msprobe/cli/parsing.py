@@ -58,7 +58,7 @@ def in_our_words() -> Iterator[None]:
     """Let argparse speak the language that is spoken, for as long as the block runs.
 
     It looks its words up by gettext, which knows a process's language alone and needs a file of
-    them; the script that `run` starts has an argparse of its own way.
+    them; the script that `run` starts has an argparse of its own.
     """
     module: Any = argparse
     names = [name for name in ("_", "ngettext") if hasattr(module, name)]

@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.parsing import (
     Command,
@@ -43,7 +43,6 @@ def _report(arguments: argparse.Namespace) -> Answer:
     collect_rarely()
 
     from mindrlhf_msprobe.api import check_runs, compare_runs
-    from mindrlhf_msprobe.cli.report import check_page, mismatch_of, write_page
     from mindrlhf_msprobe.report.checks import run_headline
     from mindrlhf_msprobe.report.comparison import headline
     from mindrlhf_msprobe.report.terminal import progress_bar
@@ -70,9 +69,7 @@ def _report(arguments: argparse.Namespace) -> Answer:
             runs, rules=arguments.rules, healthy=arguments.healthy, progress=advance
         )
     mismatches = [mismatch_of(run, tokenizer) for run in dict.fromkeys(runs)]
-    size = write_page(
-        file, runs, comparison, checks.runs, tokenizer, arguments.lang, mismatches=mismatches
-    )
+    size = write_page(file, runs, comparison, checks.runs, tokenizer, mismatches)
     if comparison is not None:
         code, lines = comparison.verdict.status.exit_code, headline(comparison.verdict)
     else:
@@ -85,8 +82,8 @@ def _report(arguments: argparse.Namespace) -> Answer:
 _STEPS = 4  # of which a report says where training and inference part
 
 
-def check_page(file: str, runs: Sequence[str]) -> None:
-    """Refuse a page that cannot be written, before anything is read.
+def check_page(file: str | None, runs: Sequence[str]) -> None:
+    """Refuse a page that cannot be written, before anything is read; None: there is to be none.
 
     Raises:
         UsageError: jinja2 or bokeh is not installed.
@@ -96,6 +93,8 @@ def check_page(file: str, runs: Sequence[str]) -> None:
     from mindrlhf_msprobe.report.page.page import is_page, require_libraries
     from mindrlhf_msprobe.storage.outputs import Output, refuse
 
+    if file is None:
+        return
     require_libraries()
     path = Path(file)
     if "\0" in file or not path.name or path.is_dir():
@@ -132,13 +131,20 @@ def mismatch_of(path: str, tokenizer: str | None = None) -> Mismatches | Message
     return found
 
 
+def page_line(file: str | None, runs: Sequence[str], *found: Any, **more: Any) -> list[str]:
+    """Write a page, as `write_page`, and return the line that names it; None: there is none."""
+    if file is None:
+        return []
+    write_page(file, runs, *found, **more)
+    return [say("report.file", file=file)]
+
+
 def write_page(
     file: str,
     runs: Sequence[str],
     comparison: Comparison | None = None,
     checks: Sequence[CheckResult] = (),
     tokenizer: str | None = None,
-    lang: str | None = None,
     mismatches: Sequence[Mismatches | Message] = (),
 ) -> int:
     """Write the page of what was found; return its size in bytes.
@@ -159,4 +165,4 @@ def write_page(
     opened = tuple(open_run(run) for run in dict.fromkeys(runs))
     shown = Shown(opened, comparison, tuple(checks), decode, tuple(mismatches))
     with written(Output(Path(file), is_page), runs=runs) as (part,):
-        return write_page(shown, part, lang)
+        return write_page(shown, part)

@@ -93,7 +93,7 @@ def _trend(arguments: argparse.Namespace) -> Answer:
 
 
 def _read(runs: Sequence[Run], choice: Choice) -> list[Trends]:
-    """Return what is asked for of each run; what one of them lacks, another may have.
+    """Return what is chosen of each run; what one of them lacks, another may have.
 
     Raises:
         MsprobeError: no run has it.

@@ -156,7 +156,7 @@ class Checks:
         if not new or self._file is None:
             return None
         self._reported.update(map(_identity, new))
-        first = {_identity(one) for one in self._checking.story()}
+        first = {_identity(one) for one in self._checking.findings()}
         found = [(one, _identity(one) not in first) for one in new]
         self._file.append(_line(one, follows, self._rank) for one, follows in found)
         return Found(tuple(found))

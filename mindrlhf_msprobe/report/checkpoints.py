@@ -10,7 +10,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.language import in_its_language
 from mindrlhf_msprobe.common.printable import printable_json, shortened
 from mindrlhf_msprobe.findings import Finding, Status
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
@@ -151,9 +150,8 @@ _PARAMETERS = (
 _FROZEN = 3
 
 
-@in_its_language
 def write_checkpoints(
-    comparison: CheckpointComparison, output: Path, csv: bool = False, lang: str | None = None
+    comparison: CheckpointComparison, output: Path, csv: bool = False
 ) -> CheckpointComparison:
     """Write the tables and both JSON files into `output`; return the comparison that names them.
 
@@ -161,7 +159,6 @@ def write_checkpoints(
 
     Args:
         csv: write each sheet as a CSV file as well.
-        lang: `en` or `zh`, of sentences and headers; None: the locale's.
 
     Raises:
         OutputError: the directory cannot be written, or holds a file of one of these names that no

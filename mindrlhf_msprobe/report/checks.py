@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.printable import few_numbers, shortened, spans
 from mindrlhf_msprobe.findings.health import (
@@ -321,28 +320,20 @@ def _tables(output: str | Path) -> list[Output]:
     return [workbook, *map(Output, files, kinds)]
 
 
-def write_checks(
-    results: CheckResults,
-    output: str | Path,
-    lang: str | None = None,
-    runs: Sequence[Run] = (),
-) -> list[Path]:
+def write_checks(results: CheckResults, output: str | Path, runs: Sequence[Run] = ()) -> list[Path]:
     """Write all tables together and return their paths.
 
     Args:
         output: the file where it ends in .xlsx; else the directory, in which it is checks.xlsx.
-        lang: `en` or `zh`; None: the locale's.
         runs: whose disturbed computations have tables of their own, if any has such.
 
     Raises:
         RunError: they cannot be written there.
     """
-    with speaking(lang):
-        sheets = check_sheets(results)
     ranked = ranking(runs)
     tables = _tables(output) if ranked else _tables(output)[:1]
     with written(*tables, runs=[run.path for run in results.runs]) as (workbook, *of_benchmark):
-        write_xlsx(workbook, sheets)
+        write_xlsx(workbook, check_sheets(results))
         if ranked:
             table, other_workbook, data = of_benchmark
             sheet = _benchmark(ranked)

@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.language import in_its_language
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.findings import KEY_DATA_ONLY, TOOL, Comparison, KeptFindings, table_of
 from mindrlhf_msprobe.report.messages import paragraph, text_of
@@ -319,10 +318,7 @@ def load() -> None:
     import mindrlhf_msprobe.report.workbook  # noqa: F401
 
 
-@in_its_language
-def write_comparison(
-    comparison: Comparison, output: Path, csv: bool = False, lang: str | None = None
-) -> Comparison:
+def write_comparison(comparison: Comparison, output: Path, csv: bool = False) -> Comparison:
     """Write all tables and verdict.json into `output`; return the comparison that names them.
 
     summary.xlsx is the first of them. They take the place of an earlier comparison's all
@@ -330,7 +326,6 @@ def write_comparison(
 
     Args:
         csv: write each table as a CSV file as well, and summary.xlsx as one for each sheet.
-        lang: `en` or `zh`, of notes, summary.xlsx and verdict.json; None: the locale's.
 
     Raises:
         OutputError: the directory cannot be written, or holds a file of one of these names that
@@ -346,10 +341,7 @@ def write_comparison(
         return _write(written, "summary", of_records, directory, csv)
 
 
-@in_its_language
-def write_beside(
-    comparison: Comparison, output: Path, csv: bool = False, lang: str | None = None
-) -> Comparison:
+def write_beside(comparison: Comparison, output: Path, csv: bool = False) -> Comparison:
     """Write all tables and the verdict under names with the time in them, as msprobe names them.
 
     `compare_result_<time>.xlsx` is the table of a phase, `compare_result_rank<N>_<time>.xlsx` that
@@ -359,7 +351,7 @@ def write_beside(
     comparison that is nowhere else.
 
     Args:
-        csv, lang: as for `write_comparison`.
+        csv: as for `write_comparison`.
 
     Raises:
         OutputError: the directory cannot be written.

@@ -197,7 +197,7 @@ def _listed(steps: Sequence[int]) -> dict[str, Any]:
 
 
 def similarity_lines(found: GradientTrend) -> Lines:
-    """Return how alike gradients are: a plot for each rank and phase, then what is suspicious."""
+    """Return how similar gradients are: a plot for each rank and phase, then what is suspicious."""
     groups: dict[tuple[int, str], list[OfUpdate]] = {}
     for update in found.updates:
         groups.setdefault((update.rank, update.phase), []).append(update)
@@ -312,11 +312,11 @@ _OF_SIMILARITY = (
 def write_series(
     sides: Sequence[Sequence[Series | None]], runs: int, csv: str | None, events: str | None
 ) -> None:
-    """Write the files that were asked for.
+    """Write the files that are wanted.
 
     Args:
         runs: how many there are; of several, each has a folder of event files: A, B, ….
-        csv, events: the file, the directory; None: not asked for.
+        csv, events: the file, the directory; None: not wanted.
 
     Raises:
         UsageError: tensorboardX is not installed.
@@ -396,7 +396,7 @@ def write_events(files: EventFiles, side: str, series: Series) -> None:
 
 
 def write_similarity(found: GradientTrend, csv: str | None, events: str | None) -> None:
-    """Write the files that were asked for; see `write_series`."""
+    """Write the files that are wanted; see `write_series`."""
     if csv is not None:
         rows = []
         for one in found.similarities:

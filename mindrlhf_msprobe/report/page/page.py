@@ -90,11 +90,8 @@ class Shown:
         return [one for check in self.checks for one in check.all_findings]
 
 
-def write_page(shown: Shown, path: Path, lang: str | None = None) -> int:
-    """Write a page; return its size in bytes.
-
-    Args:
-        lang: `en` or `zh`, in which it opens; None: the one that was chosen, else the locale's.
+def write_page(shown: Shown, path: Path) -> int:
+    """Write a page, which opens in the language spoken; return its size in bytes.
 
     Raises:
         UsageError: jinja2 or bokeh is not installed.
@@ -102,8 +99,7 @@ def write_page(shown: Shown, path: Path, lang: str | None = None) -> int:
     """
     require_libraries()
     blocks = Blocks()
-    head = _head(shown, blocks, lang or language())
-    return write_atomic(path, [_rendered(head, blocks)])
+    return write_atomic(path, [_rendered(_head(shown, blocks), blocks)])
 
 
 def is_page(path: Path) -> bool:
@@ -161,7 +157,7 @@ def _library() -> str:
     return (Path(place) / "server" / "static" / "js" / "bokeh.min.js").read_text("utf-8")
 
 
-def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
+def _head(shown: Shown, blocks: Blocks) -> dict[str, Any]:
     """Add all blocks; return the one that leads to them."""
     runs, comparison = shown.runs, shown.comparison
     interest = _interest(shown)
@@ -200,7 +196,7 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
     return {
         **{"schema": SCHEMA, "tool": f"mindrlhf_msprobe {__version__}"},
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        **{"kind": shown.kind, "lang": lang},
+        **{"kind": shown.kind, "lang": language()},
         "title": " · ".join(run.path.name for run in runs),
         "runs": [
             {
