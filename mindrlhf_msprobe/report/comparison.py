@@ -46,6 +46,11 @@ _PLACES = 8  # phases and keys, or layers
 _LINES = 4  # of each: what to check, what was not compared, what is incomplete, notes
 _RULES = 2
 _RANKS = 4
+#: Facts that stand in places of their own among the lines.
+_PLACED = (
+    *("stops", "operator", "evidence", "agreed", "checks", "check_first"),
+    *("ranks", "suspicious", "earlier", "chosen"),
+)
 
 
 _TONES = {
@@ -397,6 +402,7 @@ def lines_of(comparison: Comparison, seconds: float | None = None, replay: str =
         end = "" if words.endswith("。") else "。" if language() == "zh" else "."
         lines.append(words[0].upper() + words[1:] + end)
     lines += [line[0].upper() + line[1:] for line in told["chosen"]]
+    lines += [line for about, found in told.items() if about not in _PLACED for line in found]
     if comparison.rules:
         uses = (
             say("console.rule_use", rule=use.rule, records=use.records, passed=use.passed)

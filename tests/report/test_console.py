@@ -27,7 +27,10 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     Weights,
 )
-from mindrlhf_msprobe.report.comparison import before, lines_of, render
+from mindrlhf_msprobe.report import comparison as comparison_report
+from mindrlhf_msprobe.report import summary
+from mindrlhf_msprobe.report.answer import Fact
+from mindrlhf_msprobe.report.comparison import before, head_of, lines_of, render
 from mindrlhf_msprobe.report.markdown import as_markdown
 from mindrlhf_msprobe.report.messages import paragraph, text_of
 from mindrlhf_msprobe.report.preflight import merged, preflight_lines
@@ -228,6 +231,23 @@ def test_every_list_is_capped():
         "Tolerance: rtol 0.001 (rule 1): 100 records, 20 agree only by it; "
         "rtol 0.002 (rule 2): 100 records, 20 agree only by it; … 1 more in summary.xlsx"
     )
+
+
+def test_a_new_fact_is_shown_by_all_that_show_an_answer(monkeypatch):
+    """It is listed once; console, page and summary.xlsx need to know nothing of it."""
+    known = comparison_report.facts_of
+
+    def facts_of(comparison, **options):
+        fact = Fact("temperature", "It was warm.", ("verdict", "temperature", 31))
+        return [*known(comparison, **options), fact]
+
+    for module in (comparison_report, summary):
+        monkeypatch.setattr(module, "facts_of", facts_of)
+    found = parted()
+    assert "It was warm." in render(found).splitlines()
+    assert {"text": "It was warm.", "link": None} in head_of(found).to_json()["lines"]
+    verdict = summary.summary_of(found)[0]
+    assert ("verdict", "temperature", 31) in [tuple(row[:3]) for _, row in verdict.rows()]
 
 
 def test_the_summary_is_the_table_that_is_named():
