@@ -376,7 +376,7 @@ def compare_checkpoints(
 def _check_language(lang: str | None) -> None:
     if lang not in (None, *LANGUAGES):
         known = message("config.either", choices=LANGUAGES)
-        raise UsageError.saying("error.lang", lang_=lang, join=known)
+        raise UsageError.saying("error.expected", name="lang", value=lang, what=known)
 
 
 def check_run(

@@ -117,7 +117,7 @@ def _steps(given: object) -> tuple[tuple[int, int], ...]:
             continue
         match = _RANGE.fullmatch(part) if isinstance(part, str) else None
         if match is None:
-            raise UsageError.saying("error.steps", given=given, steps=_STEPS)
+            raise UsageError.saying("error.expected", name="steps", value=given, what=_STEPS)
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise UsageError.saying(
@@ -155,7 +155,7 @@ def _key_pairs(given: object) -> tuple[tuple[str, str], ...]:
     pairs: list[tuple[Any, Any]] = [*given.items()] if isinstance(given, Mapping) else []
     for item in () if isinstance(given, Mapping) else _several(given):
         if not isinstance(item, str):
-            raise UsageError.saying("error.keys", given=given, keys=_KEYS)
+            raise UsageError.saying("error.expected", name="keys", value=given, what=_KEYS)
         for name in item.split(","):  # `key` or `key_of_a=key_of_b`
             left, two, right = (part.strip() for part in name.partition("="))
             pairs.append((left, right if two else left))
@@ -163,7 +163,7 @@ def _key_pairs(given: object) -> tuple[tuple[str, str], ...]:
     for left, right in pairs:
         for name in (left, right):
             if not isinstance(name, str) or not name:
-                raise UsageError.saying("error.keys", given=given, keys=_KEYS)
+                raise UsageError.saying("error.expected", name="keys", value=given, what=_KEYS)
         if left in seen:
             raise UsageError.saying("error.key_twice", given=given, left=left)
         seen.add(left)
