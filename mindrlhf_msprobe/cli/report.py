@@ -89,12 +89,12 @@ def check_page(file: str | None, runs: Sequence[str]) -> None:
         UsageError: jinja2 or bokeh is not installed.
         RunError: the file is a directory, something else than a page, or lies inside a run.
     """
+    if file is None:
+        return
     from mindrlhf_msprobe.errors import RunError
     from mindrlhf_msprobe.report.page.page import is_page, require_libraries
     from mindrlhf_msprobe.storage.outputs import Output, refuse
 
-    if file is None:
-        return
     require_libraries()
     path = Path(file)
     if "\0" in file or not path.name or path.is_dir():
