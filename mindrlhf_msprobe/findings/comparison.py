@@ -15,6 +15,7 @@ from mindrlhf_msprobe.findings.settings import Difference, Preflight, Weights
 from mindrlhf_msprobe.findings.words import (
     SCHEMA,
     TOOL,
+    VERDICT_FILE,
     Cause,
     CulpritCode,
     Nearness,
@@ -646,7 +647,7 @@ class Comparison:
     output_path: str | None = None
     tables: tuple[str, ...] = ()
     fingerprints: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    verdict_file: str = "verdict.json"
+    verdict_file: str = VERDICT_FILE
     chosen: Chosen | None = None
     agreements: tuple[Agreement, ...] = field(default=(), repr=False)
     all_cells: bool = True

@@ -13,6 +13,7 @@ from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 
 SCHEMA = 1
 
+VERDICT_FILE = "verdict.json"
 #: Who wrote a verdict.json.
 TOOL = "mindrlhf_msprobe"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.findings import VERDICT_FILE
 from mindrlhf_msprobe.findings.accuracy import (
     Accuracy,
     AccuracyResult,
@@ -19,7 +20,6 @@ from mindrlhf_msprobe.findings.accuracy import (
 from mindrlhf_msprobe.report.answer import Lines, capped
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import CLOSE, DIFFERS, PLAIN, SUSPICIOUS, Column, Sheet
-from mindrlhf_msprobe.report.staging import VERDICT_FILE
 from mindrlhf_msprobe.report.terminal import padded
 from mindrlhf_msprobe.report.xlsx import AnswerFiles, workbook_in, write_xlsx
 from mindrlhf_msprobe.storage.outputs import Output, written

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.printable import printable_json, shortened
-from mindrlhf_msprobe.findings import Finding, Status
+from mindrlhf_msprobe.findings import VERDICT_FILE, Finding, Status
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
 from mindrlhf_msprobe.report.answer import Lines, capped
 from mindrlhf_msprobe.report.messages import say, text_of
@@ -24,7 +24,7 @@ from mindrlhf_msprobe.report.sheets import (
     Table,
     colour_of_finding,
 )
-from mindrlhf_msprobe.report.staging import SIMILARITY_FILE, VERDICT_FILE, fingerprint, staged
+from mindrlhf_msprobe.report.staging import SIMILARITY_FILE, fingerprint, staged
 from mindrlhf_msprobe.report.workbook import BITWISE, shape_of, write_tables
 from mindrlhf_msprobe.storage.arrays.atomic import dump_lines, write_atomic
 

@@ -14,6 +14,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import size
 from mindrlhf_msprobe.findings import (
     STAND_INS,
+    VERDICT_FILE,
     Cause,
     Comparison,
     Divergence,
@@ -36,7 +37,6 @@ from mindrlhf_msprobe.report.answer import (
 )
 from mindrlhf_msprobe.report.messages import paragraph, say, texts_of
 from mindrlhf_msprobe.report.preflight import check_lines, merged, preflight_lines
-from mindrlhf_msprobe.report.staging import VERDICT_FILE
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
 from mindrlhf_msprobe.storage.records import direction_of
 

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.findings import KEY_DATA_ONLY, TOOL, Comparison, KeptFindings, table_of
+from mindrlhf_msprobe.findings import (
+    KEY_DATA_ONLY,
+    TOOL,
+    VERDICT_FILE,
+    Comparison,
+    KeptFindings,
+    table_of,
+)
 from mindrlhf_msprobe.report.messages import paragraph, text_of
 from mindrlhf_msprobe.report.sheets import Table
 from mindrlhf_msprobe.storage.arrays.atomic import dump_lines, write_atomic
@@ -28,7 +35,6 @@ from mindrlhf_msprobe.storage.outputs import (
     staging_directory,
 )
 
-VERDICT_FILE = "verdict.json"
 SUMMARY_FILE = "summary.xlsx"
 #: Of checkpoints, as msprobe names and writes it.
 SIMILARITY_FILE = "ckpt_similarity.json"
