@@ -189,15 +189,12 @@ def _finding(finding: CheckFinding) -> Lines:
     lines: list[Any] = [shortened(name, _LONGEST)] if name else []
     lines += filter(None, (in_words(finding.said), again(finding)))
     shown = (
-        f"· {'' if one.note is None else in_words(one.note) + ': '}"
-        f"{shortened(_named(one, finding), _LONGEST)}  {_values(one)}"
+        f"· {_noted(one)}{shortened(_named(one, finding), _LONGEST)}  {_values(one)}"
         for one in finding.evidence
     )
     lines += capped(shown, _MOST_EVIDENCE)
-    if finding.causes:
-        causes = map(in_words, finding.causes[:_MOST_CAUSES])
-        numbered = (f"{n}) {cause}" for n, cause in enumerate(causes, start=1))
-        lines.append(say("checks.causes", causes=" ".join(numbered)))
+    if causes := _causes(finding)[:_MOST_CAUSES]:
+        lines.append(say("checks.causes", causes=" ".join(causes)))
     for number, frame in enumerate(finding.stack[:_MOST_FRAMES]):
         lines.append(Code(frame.strip(), words=" " if number else say("checks.stack")))
     if finding.next_step is not None:
@@ -208,6 +205,15 @@ def _finding(finding: CheckFinding) -> Lines:
         lines.append(say("checks.followed_by", count=len(followers)))
         lines.append([*_findings(followers), *more])
     return lines
+
+
+def _causes(finding: CheckFinding) -> list[str]:
+    """Return what a finding usually comes from, numbered."""
+    return [f"{n}) {in_words(cause)}" for n, cause in enumerate(finding.causes, start=1)]
+
+
+def _noted(one: Evidence) -> str:
+    return "" if one.note is None else f"{in_words(one.note)}: "
 
 
 def _named(one: Evidence, finding: CheckFinding) -> str:
@@ -258,16 +264,8 @@ class _Found(NamedTuple):
     def evidence(self) -> str:
         """What shows it, a line each."""
         return "\n".join(
-            f"{'' if one.note is None else in_words(one.note) + ': '}{one.place.name}: "
-            f"{_values(one)}"
-            for one in self.finding.evidence
+            f"{_noted(one)}{one.place.name}: {_values(one)}" for one in self.finding.evidence
         )
-
-    @property
-    def causes(self) -> str:
-        """What it usually comes from, a line each."""
-        causes = map(in_words, self.finding.causes)
-        return "\n".join(f"{n}) {cause}" for n, cause in enumerate(causes, start=1))
 
     @property
     def look_closer(self) -> str | None:
@@ -290,7 +288,7 @@ _COLUMNS = (
     Column("record", 60, "finding.place.name"),
     Column("finding", 70, lambda one: in_words(one.finding.said)),
     Column("evidence", 70),
-    Column("causes", 70),
+    Column("causes", 70, lambda one: "\n".join(_causes(one.finding))),
     Column("look closer", 60, "look_closer"),
     Column("stack", 60, lambda one: "\n".join(one.finding.stack[:20])),
     Column("rule", 24, "finding.rule"),
