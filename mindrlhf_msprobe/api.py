@@ -7,6 +7,7 @@ checks find without tables. Each function loads what it joins when it is called.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,7 +149,7 @@ def compare_runs(
         common: what one run alone has (steps, ranks, phases, keys, cells) is coverage, no
             divergence.
         after: the output directory of an earlier comparison of the same training, recorded
-            otherwise; what it found is taken into account.
+            with other settings; what it found is taken into account.
         engine: `local`, or `ray` for a Ray cluster.
         address: of a running Ray cluster; None starts one on this machine.
         workers: how many processes compare at most; never more than there is work for, nor than
@@ -175,44 +176,18 @@ def compare_runs(
         ConfigError: a file of rules or names is wrong.
         UsageError: an argument is wrong, or a rule, a name pattern or a filter matches nothing.
     """
+    given = dict(locals())  # all arguments
     from mindrlhf_msprobe.comparison.compare import Request, compare_as_requested
     from mindrlhf_msprobe.comparison.pairing.filters import check_paths
 
-    repetitions = [noise] if isinstance(noise, (str, Path)) else list(noise)
-    request = Request(
-        a=a,
-        b=b,
-        tolerance=tolerance,
-        noise=repetitions,
-        mapping=mapping,
-        cell_mapping=cell_mapping,
-        api_mapping=api_mapping,
-        data_mapping=data_mapping,
-        layer_mapping=layer_mapping,
-        tokenizer=tokenizer,
-        phases=phases,
-        ranks=ranks,
-        layout=layout,
-        key_data_only=key_data_only,
-        steps=steps,
-        include=include,
-        exclude=exclude,
-        keys=keys,
-        first_only=first_only,
-        common=common,
-        after=after,
-        engine=engine,
-        address=address,
-        workers=workers,
-        all_rows=all_rows,
-        progress=progress,
-    )
+    given["noise"] = [noise] if isinstance(noise, (str, Path)) else list(noise)
+    request = Request(**{of.name: given[of.name] for of in fields(Request)})
     check_paths({"output_path": output_path})
     return _with_tables(
         partial(compare_as_requested, request),
         output_path,
+        lang,
         csv=csv,
-        lang=lang,
         keep_earlier=keep_earlier,
     )
 
@@ -281,15 +256,15 @@ def reduce_shards(
     from mindrlhf_msprobe.comparison.shards import reduce_parts
 
     reduce = partial(reduce_parts, list(parts), a, b)
-    return _with_tables(reduce, output_path, csv=csv, lang=lang)
+    return _with_tables(reduce, output_path, lang, csv=csv)
 
 
 def _with_tables(
     compare: Callable[[Ready], Comparison],
     output_path: _PathLike | None,
+    lang: str | None,
     *,
     csv: bool,
-    lang: str | None,
     keep_earlier: bool = False,
 ) -> Comparison:
     """Make a comparison and write its tables, where they are wanted.
@@ -297,8 +272,14 @@ def _with_tables(
     Args:
         compare: makes it; calls what it is given with the paths of the runs when they are open.
     """
-    from mindrlhf_msprobe.report.files import load, with_texts, write_beside, write_comparison
-    from mindrlhf_msprobe.report.staging import OutputError, check_output
+    from mindrlhf_msprobe.report.staging import (
+        OutputError,
+        check_output,
+        load,
+        with_texts,
+        write_beside,
+        write_comparison,
+    )
 
     _check_language(lang)
     if output_path is None:
@@ -312,7 +293,7 @@ def _with_tables(
     comparison = with_texts(compare(ready))
     try:
         write = write_beside if keep_earlier else write_comparison
-        return write(comparison, output, csv=csv, lang=lang)
+        return write(comparison, output, csv=csv)
     except OutputError as error:
         error.comparison = comparison
         raise
@@ -371,6 +352,7 @@ def compare_checkpoints(
         ConfigError: a file of rules or names is wrong.
         UsageError: an argument is wrong, or a rule, a name pattern or a filter matches nothing.
     """
+    given = {k: v for k, v in locals().items() if k not in ("output_path", "csv", "lang")}
     from mindrlhf_msprobe.comparison.checkpoints import compare_sides
 
     repetitions = [noise] if isinstance(noise, (str, Path)) else [*noise]
@@ -383,31 +365,18 @@ def compare_checkpoints(
 
             check_output(output, [a, b, *repetitions])
 
-    comparison = compare_sides(
-        a,
-        b,
-        tolerance=tolerance,
-        noise=repetitions,
-        mapping=mapping,
-        include=include,
-        exclude=exclude,
-        common=common,
-        step=step,
-        workers=workers,
-        progress=progress,
-        ready=ready,
-    )
+    comparison = compare_sides(**{**given, "noise": repetitions}, ready=ready)
     if output is None:
         return comparison
     from mindrlhf_msprobe.report.checkpoints import write_checkpoints
 
-    return write_checkpoints(comparison, output, csv=csv, lang=lang)
+    return write_checkpoints(comparison, output, csv=csv)
 
 
 def _check_language(lang: str | None) -> None:
     if lang not in (None, *LANGUAGES):
         known = message("config.either", choices=LANGUAGES)
-        raise UsageError.saying("error.lang", lang_=lang, join=known)
+        raise UsageError.saying("error.expected", name="lang", value=lang, what=known)
 
 
 def check_run(
@@ -435,6 +404,7 @@ def check_run(
     return check_runs([run], rules=rules, extra=extra, healthy=healthy, progress=progress).runs[0]
 
 
+@in_its_language
 def check_runs(
     runs: Iterable[_Path],
     *,
@@ -466,7 +436,7 @@ def check_runs(
 
     refuse_tables(output_path, opened, others)
     results = check_opened(opened, with_rules, others, progress)
-    write_checks(results, output_path, lang=lang, runs=opened)
+    write_checks(results, output_path, opened)
     return results
 
 

@@ -185,8 +185,8 @@ def _each(
     return checked
 
 
-_ranks = _each(_whole_number(0), "config.list_of_ranks")
-_steps = _each(_whole_number(0), "config.list_of_steps")
+_ranks = _each(_whole_number(0), "config.list_of_numbers", what="ranks")
+_steps = _each(_whole_number(0), "config.list_of_numbers", what="steps")
 
 
 def _patterns(name: str, value: Any) -> tuple[str, ...]:

@@ -7,6 +7,12 @@ from collections.abc import Iterable
 
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
 
+#: Exit codes: what a command looked for is well, is not, or could not be decided.
+SAME, DIVERGED, UNDECIDED = 0, 1, 2
+
+#: What `git bisect run` takes for: this commit cannot be tested.
+BISECT_SKIPS = 125
+
 
 class MsprobeError(SpokenError):
     """Base of every error raised on purpose; the command line turns it into exit code 2."""

@@ -598,7 +598,7 @@ class Probe:
     def _recording(self, call: str) -> Recorder | None:
         """Return what records; None where nothing is. After `close` a call of it raises."""
         if self._closed and self._recorder is not None:
-            raise UsageError.saying("error.after_close", call=call)
+            raise UsageError.saying("error.after_close", call=f"{call}()")
         return self._recorder
 
     def enter_phases(

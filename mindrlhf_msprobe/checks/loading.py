@@ -249,6 +249,6 @@ def _patterns(name: str, value: Any, where: Message | str) -> tuple[Pattern, ...
             made.append(Pattern(text))
         except PatternError as error:
             raise ConfigError.saying(
-                "checks.bad_pattern", where=where, name=name, value=text[:200], error=str(error)
+                "error.rule_pattern", where=f"{where}{name}", pattern=text[:200], why=str(error)
             ) from None
     return tuple(made)

@@ -24,10 +24,9 @@ from mindrlhf_msprobe.cli.answering import (
     write_markdown,
 )
 from mindrlhf_msprobe.cli.parsing import Command, Parser, in_our_words, joined, language_of
-from mindrlhf_msprobe.common.exit_codes import BISECT_SKIPS, UNDECIDED
 from mindrlhf_msprobe.common.language import speak, speaking
 from mindrlhf_msprobe.common.printable import printable_lines
-from mindrlhf_msprobe.errors import ConfigError, MsprobeError
+from mindrlhf_msprobe.errors import BISECT_SKIPS, UNDECIDED, ConfigError, MsprobeError
 from mindrlhf_msprobe.report.messages import say
 
 #: The commands in the order of the help, each a module of this room.
@@ -76,12 +75,12 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     own, command = preflight.split(own)
     own, again = prove.split(own)
     command = command or again
-    asked = [name for name in _COMMANDS if own[:1] == [name]]
+    named = [name for name in _COMMANDS if own[:1] == [name]]
     with (
         speaking(language_of(own)),
         in_our_words(),
     ):  # also --help and what is wrong with an argument
-        arguments = _parser(asked or _COMMANDS).parse_args(joined(own))
+        arguments = _parser(named or _COMMANDS).parse_args(joined(own))
     arguments.lang = arguments.lang or language_of(own)  # it may stand before a group's own command
     if arguments.command == run.NAME:
         arguments.arguments = for_script
@@ -103,42 +102,56 @@ def _answered(arguments: argparse.Namespace) -> int:
 def _code_of(arguments: argparse.Namespace) -> int:
     if arguments.command == run.NAME:
         return run.run_script(arguments)  # what the script raises is Python's to report
+    file = getattr(arguments, "markdown", None)
+    checked = False  # whether the file may be written
     try:
-        wants_file = getattr(arguments, "markdown", None) is not None
-        if wants_file:
+        if file is not None:
             check_markdown(arguments)
+            checked = True
         found = arguments.run(arguments)
         if isinstance(found, int):
             return found
         code = print_answer(found, as_json=getattr(arguments, "json", False))
-        if wants_file:
-            write_markdown(found, arguments)
+        if file is not None:
+            write_markdown(found.lines(), file)
         return code
-    except MsprobeError as error:
-        complain(arguments.command, error.said, lines=isinstance(error, ConfigError))
-        return UNDECIDED
-    except KeyboardInterrupt:
-        print(say("cli.interrupted"), file=sys.stderr)
-        return 130
-    except BrokenPipeError:
+    except BaseException as error:
+        code, said = _failed(arguments.command, error)
+        if (
+            file is not None and checked
+        ):  # else an earlier answer would look like that of this command
+            with suppress(MsprobeError, OSError):
+                write_markdown([*said], file)
+        return code
+
+
+def _failed(command: str, error: BaseException) -> tuple[int, list[str]]:
+    """Say on stderr what went wrong; return the exit code, and the lines that say it.
+
+    A fault of this package is undecided, too: 1 would say that the runs differ.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        print(said := say("cli.interrupted"), file=sys.stderr)
+        return 130, [said]
+    if isinstance(error, MsprobeError):
+        return UNDECIDED, complain(command, error.said, lines=isinstance(error, ConfigError))
+    if isinstance(error, BrokenPipeError):
         close_stdout()
-        return UNDECIDED
-    except OSError as error:
-        complain(arguments.command, error)
-        return UNDECIDED
-    except ImportError as error:
-        if (package := _PACKAGES.get((error.name or "").partition(".")[0])) is None:
-            _report(arguments.command, error)
-        else:
-            text = say("cli.missing", name=error.name, package=package, error=error)
-            complain(arguments.command, text)
-        return UNDECIDED
-    except Exception as error:  # a fault of this package: 1 would say that the runs differ
-        _report(arguments.command, error)
-        return UNDECIDED
+        return UNDECIDED, [str(error)]
+    if isinstance(error, OSError):
+        return UNDECIDED, complain(command, error)
+    if not isinstance(error, Exception):
+        raise error
+    package = None
+    if isinstance(error, ImportError):
+        package = _PACKAGES.get((error.name or "").partition(".")[0])
+    if package is None:
+        return UNDECIDED, _fault(command, error)
+    text = say("cli.missing", name=getattr(error, "name", ""), package=package, error=error)
+    return UNDECIDED, complain(command, text)
 
 
-def _report(command: str, error: Exception) -> None:
+def _fault(command: str, error: Exception) -> list[str]:
     """Say in one line what went wrong inside this package, and how to report it."""
     import traceback  # slow to import, as logging is; nothing else here needs them
 
@@ -152,10 +165,11 @@ def _report(command: str, error: Exception) -> None:
         where = say("cli.fault_where", file=file, line=frames[-1].lineno)
     advice = "" if traced else say("cli.fault_advice", variable=VARIABLE)
     kind, text = type(error).__name__, str(error)[:300]
-    complain(command, say("cli.fault", kind=kind, text=text, where=where, advice=advice))
+    said = complain(command, say("cli.fault", kind=kind, text=text, where=where, advice=advice))
     if traced:
         lines = "".join(traceback.format_exception(error))
         print(printable_lines(lines), file=sys.stderr)
+    return said
 
 
 def _parser(commands: Iterable[str]) -> argparse.ArgumentParser:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
 from mindrlhf_msprobe.cli.parsing import Command, Commands, collect_rarely, refuse_empty
 from mindrlhf_msprobe.report.answer import Answer
-from mindrlhf_msprobe.report.messages import say
 
 
 def add_parser(commands: Commands) -> None:
@@ -22,15 +22,11 @@ def _accuracy(arguments: argparse.Namespace) -> Answer:
 
     from mindrlhf_msprobe.checks.accuracy import accuracy_of
     from mindrlhf_msprobe.report.accuracy import FILES, lines_of, sheets_of
-    from mindrlhf_msprobe.storage.outputs import refuse
+
+    def find() -> Answer:
+        found = accuracy_of(arguments.path)
+        sheets = partial(sheets_of, found)
+        return Answer(found.status.exit_code, partial(lines_of, found), found.to_json, sheets)
 
     refuse_empty(arguments.path)
-    output = arguments.output_path
-    if output is not None:
-        refuse(*FILES.outputs(output), runs=[arguments.path])
-    found = accuracy_of(arguments.path)
-    written = []
-    if output is not None:
-        files = FILES.write(output, sheets_of(found), found.to_json(), [found.path])
-        written.append(say("accuracy.written", files=", ".join(map(str, files))))
-    return Answer(found.status.exit_code, lambda: [*lines_of(found), *written], found.to_json)
+    return FILES.answer(arguments.output_path, [arguments.path], find)

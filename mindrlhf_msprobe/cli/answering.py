@@ -8,14 +8,16 @@ import sys
 from pathlib import Path
 
 from mindrlhf_msprobe.common.printable import printable, printable_json, printable_lines
-from mindrlhf_msprobe.report.answer import Answer, as_text
+from mindrlhf_msprobe.report.answer import Answer, Lines, as_text
 from mindrlhf_msprobe.report.terminal import fitted
 
 
-def complain(command: str, message: object, *, lines: bool = False) -> None:
-    """Print a message on stderr, on one line unless it is meant to have several."""
+def complain(command: str, message: object, *, lines: bool = False) -> list[str]:
+    """Print a message on stderr, on one line unless it is meant to have several; return them."""
     shown = printable_lines(str(message)) if lines else printable(str(message))
-    print(f"mindrlhf-msprobe {command}: {shown}", file=sys.stderr)
+    shown = f"mindrlhf-msprobe {command}: {shown}"
+    print(shown, file=sys.stderr)
+    return shown.split("\n")
 
 
 def print_answer(found: Answer, *, as_json: bool) -> int:
@@ -49,7 +51,7 @@ def check_markdown(arguments: argparse.Namespace) -> None:
     refuse(Output(Path(arguments.markdown), is_markdown), runs=filter(None, runs))
 
 
-def write_markdown(found: Answer, arguments: argparse.Namespace) -> None:
+def write_markdown(lines: Lines, file: str) -> None:
     """Write an answer as Markdown.
 
     Raises:
@@ -58,8 +60,8 @@ def write_markdown(found: Answer, arguments: argparse.Namespace) -> None:
     from mindrlhf_msprobe.report.markdown import as_markdown, is_markdown
     from mindrlhf_msprobe.storage.outputs import Output, written
 
-    text = as_markdown(found.lines())
-    with written(Output(Path(arguments.markdown), is_markdown)) as (part,):
+    text = as_markdown(lines)
+    with written(Output(Path(file), is_markdown)) as (part,):
         part.write_text(text, encoding="utf-8")
 
 

@@ -28,17 +28,14 @@ def _check(arguments: argparse.Namespace) -> Answer:
     collect_rarely()
 
     from mindrlhf_msprobe.api import check_runs
-    from mindrlhf_msprobe.cli.pages import check_page, write_page
+    from mindrlhf_msprobe.cli.report import check_page, page_line
     from mindrlhf_msprobe.report.checks import lines_of
     from mindrlhf_msprobe.report.terminal import progress_bar
 
     refuse_empty(*arguments.runs, *arguments.healthy)
-    page = []
-    if arguments.html is not None:
-        if len(arguments.runs) > 1:
-            raise UsageError.saying("report.of_one_run", runs=", ".join(arguments.runs))
-        check_page(arguments.html, arguments.runs)
-        page.append(say("report.file", file=arguments.html))
+    if arguments.html is not None and len(arguments.runs) > 1:
+        raise UsageError.saying("report.of_one_run", runs=", ".join(arguments.runs))
+    check_page(arguments.html, arguments.runs)
     began = time.perf_counter()
     with progress_bar(say("checks.checking"), say("checks.unit_steps")) as advance:
         results = check_runs(
@@ -47,12 +44,10 @@ def _check(arguments: argparse.Namespace) -> Answer:
             extra=arguments.rule,
             healthy=arguments.healthy,
             output_path=arguments.output_path,
-            lang=arguments.lang,
             progress=advance,
         )
     seconds = time.perf_counter() - began
-    if arguments.html is not None:
-        write_page(arguments.html, arguments.runs, None, results.runs, lang=arguments.lang)
+    page = page_line(arguments.html, arguments.runs, None, results.runs)
     return Answer(
         results.status.exit_code,
         lambda: [*lines_of(results, seconds, not_checked=arguments.not_checked), *page],

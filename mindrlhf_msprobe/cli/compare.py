@@ -23,9 +23,8 @@ from mindrlhf_msprobe.cli.parsing import (
     two_of,
     unexpected,
 )
-from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.errors import MsprobeError, UsageError
+from mindrlhf_msprobe.errors import DIVERGED, SAME, UNDECIDED, MsprobeError, UsageError
 from mindrlhf_msprobe.report.answer import Answer, Code, Lines
 from mindrlhf_msprobe.report.messages import say
 
@@ -41,7 +40,7 @@ FAIL_ON = ("diverged", "suspicious")
 _MAPPINGS = ("mapping", "cell_mapping", "api_mapping", "data_mapping", "layer_mapping")
 _SELECTION = ("steps", "include", "exclude", "first_only", "common", "after")
 _AS_GIVEN = (
-    *("noise", "tokenizer", "layout", "engine", "address", "workers", "csv", "lang", "all_rows"),
+    *("noise", "tokenizer", "layout", "engine", "address", "workers", "csv", "all_rows"),
     *_MAPPINGS,
     *_SELECTION,
 )
@@ -109,7 +108,7 @@ def _compare(arguments: argparse.Namespace) -> Answer:
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-    from mindrlhf_msprobe.cli.pages import check_page, write_page
+    from mindrlhf_msprobe.cli.report import check_page, page_line
     from mindrlhf_msprobe.report.comparison import lines_of
     from mindrlhf_msprobe.report.staging import OutputError
 
@@ -123,8 +122,7 @@ def _compare(arguments: argparse.Namespace) -> Answer:
         if arguments.mapping == SUGGEST:
             return _suggest(arguments)
         compare, runs = _comparing(arguments), paths
-    if arguments.html is not None:
-        check_page(arguments.html, runs)
+    check_page(arguments.html, runs)
     unwritable = False
     began = time.perf_counter()
     try:
@@ -133,9 +131,8 @@ def _compare(arguments: argparse.Namespace) -> Answer:
         unwritable = True
         complain("compare", say("cli.no_tables", error=error.said))
         result = compare(output_path=None) if error.comparison is None else error.comparison
-    if arguments.html is not None:
-        runs = list(dict.fromkeys([result.run_a, result.run_b]))
-        write_page(arguments.html, runs, result, (), arguments.tokenizer, arguments.lang)
+    runs = list(dict.fromkeys([result.run_a, result.run_b]))
+    page = page_line(arguments.html, runs, result, (), arguments.tokenizer)
     verdict = result.verdict
     code = _strictly(verdict.status.exit_code, verdict.suspicious.records, arguments.fail_on)
     seconds = time.perf_counter() - began
@@ -143,7 +140,6 @@ def _compare(arguments: argparse.Namespace) -> Answer:
 
     def lines() -> Lines:
         command = "" if arguments.replay else _command_for(arguments, result)
-        page = [] if arguments.html is None else [say("report.file", file=arguments.html)]
         again = [] if replayed is None else replayed.text.split("\n")
         return [*lines_of(result, seconds, command), *page, *again]
 
@@ -155,7 +151,7 @@ def _compare(arguments: argparse.Namespace) -> Answer:
 
 
 def _strictly(code: int, suspicious: int, fail_on: str) -> int:
-    """Return the exit code of what is the same, where the suspicious fails if that was asked."""
+    """Return the exit code of what is the same, where what is suspicious may fail, too."""
     return DIVERGED if code == SAME and fail_on == "suspicious" and suspicious else code
 
 
@@ -190,7 +186,7 @@ def _reducing(arguments: argparse.Namespace) -> Callable[..., Comparison]:
         _runs(arguments)
 
     parts = (arguments.reduce, *arguments.runs)
-    return partial(reduce_shards, *parts, csv=arguments.csv, lang=arguments.lang)
+    return partial(reduce_shards, *parts, csv=arguments.csv)
 
 
 def _shard(arguments: argparse.Namespace) -> Answer:
@@ -209,7 +205,7 @@ def _shard(arguments: argparse.Namespace) -> Answer:
     if number is None:
         raise unexpected("--shard", arguments.shard, "cli.shard_form")
     options = _compare_options(arguments)
-    del options["csv"], options["lang"]
+    del options["csv"]
     with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
         found = compare_shard(
             shard=(int(number[1]), int(number[2])),
@@ -278,7 +274,7 @@ def _suggested(found: Suggestion, a: str, b: str) -> Answer:
 
 
 def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | None:
-    """Compute the entry that is to blame again, where that was asked for and can be done."""
+    """Compute the entry that is to blame again, where that is wanted and can be done."""
     if not arguments.replay or result.verdict.first_divergence is None:
         return None
     if _is_joined(result):
@@ -392,7 +388,6 @@ def _compare_checkpoints(arguments: argparse.Namespace, paths: list[str]) -> Ans
             step=step,
             workers=arguments.workers,
             csv=arguments.csv,
-            lang=arguments.lang,
             progress=advance,
         )
     seconds = time.perf_counter() - began

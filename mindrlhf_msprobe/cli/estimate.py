@@ -6,8 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
-from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME
-from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.errors import DIVERGED, SAME, UsageError
 from mindrlhf_msprobe.report.answer import Answer
 
 if TYPE_CHECKING:
@@ -36,11 +36,14 @@ def _estimate(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.storage.reading.estimate import estimate
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
-    refuse_empty(arguments.path, code="cli.empty_path")
+    refuse_empty(arguments.path)
     for option in ("steps", "ranks"):
         number = getattr(arguments, option)
         if number is not None and number < 1:
-            raise UsageError.saying("cli.at_least_1", option=option, number=number)
+            least = message("config.whole_number", least=1)
+            raise UsageError.saying(
+                "cli.option", option=f"--{option}", value=number, expected=least
+            )
     run = open_run(arguments.path)
     wanted, phases, steps = _wanted(arguments, run)
     found = estimate(

@@ -6,8 +6,7 @@ import argparse
 
 from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
-from mindrlhf_msprobe.common.exit_codes import SAME
-from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.errors import SAME, RunError, UsageError
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 
@@ -29,7 +28,7 @@ def _export(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.storage.columns.export import export_run
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
-    refuse_empty(arguments.path, arguments.output_path, code="cli.empty_path")
+    refuse_empty(arguments.path, arguments.output_path)
     run = open_run(arguments.path)
     if run.foreign:
         raise RunError.saying("error.no_journals", path=run.path)
@@ -37,7 +36,8 @@ def _export(arguments: argparse.Namespace) -> Answer:
     try:
         found = export_run(run, directory)
     except ModuleNotFoundError as error:
-        raise UsageError.saying("error.no_pyarrow", error=error) from None
+        needs = {"package": "pyarrow", "extra": "columns"}
+        raise UsageError.saying("error.no_package", error=error, **needs) from None
     if found.left_out:
         shown = [f"{phase}/step{step}/rank{rank}" for phase, step, rank in found.left_out]
         more = ", ..." if len(shown) > _SHOWN else ""

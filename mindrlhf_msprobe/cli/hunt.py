@@ -8,7 +8,7 @@ from typing import Any
 
 from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty, tolerances_of
 from mindrlhf_msprobe.cli.prove import add_experiment, usage_of
-from mindrlhf_msprobe.common.exit_codes import SAME, UNDECIDED
+from mindrlhf_msprobe.errors import SAME, UNDECIDED
 from mindrlhf_msprobe.report.answer import Answer
 
 

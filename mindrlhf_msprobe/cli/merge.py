@@ -6,7 +6,7 @@ import argparse
 
 from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
-from mindrlhf_msprobe.common.exit_codes import SAME
+from mindrlhf_msprobe.errors import SAME
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 

@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> None:
 def _mismatch(arguments: argparse.Namespace) -> Answer:
     collect_rarely()
 
-    from mindrlhf_msprobe.cli.pages import check_page, write_page
+    from mindrlhf_msprobe.cli.report import check_page, page_line
     from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
     from mindrlhf_msprobe.report.mismatch import FILES, lines_of, write_mismatch
     from mindrlhf_msprobe.storage.outputs import refuse
@@ -46,8 +46,7 @@ def _mismatch(arguments: argparse.Namespace) -> Answer:
     refuse_empty(*runs)
     if arguments.output_path is not None:
         refuse(*FILES.outputs(arguments.output_path), runs=runs)
-    if arguments.html is not None:
-        check_page(arguments.html, runs)
+    check_page(arguments.html, runs)
     steps = [text.strip() for given in arguments.step for text in given.split(",")]
     for text in steps:
         if not re.fullmatch("[0-9]{1,9}", text):
@@ -64,9 +63,7 @@ def _mismatch(arguments: argparse.Namespace) -> Answer:
     written = []
     if arguments.output_path is not None:
         files = ", ".join(map(str, write_mismatch(found, arguments.output_path)))
-        written.append(say("mismatch.written", files=files))
-    if arguments.html is not None:
-        page = {"tokenizer": arguments.tokenizer, "lang": arguments.lang}
-        write_page(arguments.html, runs[:1], mismatches=[found], **page)
-        written.append(say("report.file", file=arguments.html))
+        written.append(say("console.written", files=files))
+    page = {"tokenizer": arguments.tokenizer, "mismatches": [found]}
+    written += page_line(arguments.html, runs[:1], **page)
     return Answer(found.exit_code, lambda: [*lines_of(found), *written], found.to_json)

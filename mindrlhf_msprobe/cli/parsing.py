@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from mindrlhf_msprobe.common.exit_codes import UNDECIDED
 from mindrlhf_msprobe.common.language import LANGUAGES
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.errors import UNDECIDED, UsageError
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.terminal import wrapped
@@ -59,7 +58,7 @@ def in_our_words() -> Iterator[None]:
     """Let argparse speak the language that is spoken, for as long as the block runs.
 
     It looks its words up by gettext, which knows a process's language alone and needs a file of
-    them; the script that `run` starts has an argparse of its own way.
+    them; the script that `run` starts has an argparse of its own.
     """
     module: Any = argparse
     names = [name for name in ("_", "ngettext") if hasattr(module, name)]
@@ -253,14 +252,14 @@ def joined(arguments: Sequence[str]) -> list[str]:
     return result
 
 
-def refuse_empty(*paths: str | None, code: str = "cli.empty_path_of_a_run") -> None:
+def refuse_empty(*paths: str | None) -> None:
     """Refuse an empty path: a variable of a shell that is not set, probably.
 
     Raises:
         UsageError: one is empty.
     """
     if "" in paths:
-        raise UsageError.saying(code)
+        raise UsageError.saying("cli.empty_path")
 
 
 #: What --mapping takes in the place of a file.

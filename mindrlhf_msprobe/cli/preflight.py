@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
 from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands, unexpected
-from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME
+from mindrlhf_msprobe.errors import DIVERGED, SAME
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 
@@ -82,21 +83,19 @@ def _compare(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.comparison.preflight.collected import compare_collected
     from mindrlhf_msprobe.report.preflight import compared_lines
     from mindrlhf_msprobe.report.summary import PREFLIGHT_FILES, preflight_sheet
-    from mindrlhf_msprobe.storage.outputs import refuse
 
-    output, sides = arguments.output_path, (arguments.a, arguments.b)
-    if output is not None:
-        refuse(*PREFLIGHT_FILES.outputs(output))
-    found = compare_collected(*sides)
-    written = []
-    if output is not None:
-        files = PREFLIGHT_FILES.write(output, [preflight_sheet(found)], found.as_result(*sides))
-        written.append(say("collect.tables", files=", ".join(map(str, files))))
-    return Answer(
-        DIVERGED if found.differ else SAME,
-        lambda: [*compared_lines(found, sides), *written],
-        lambda: found.as_result(*sides),
-    )
+    sides = arguments.a, arguments.b
+
+    def find() -> Answer:
+        found = compare_collected(*sides)
+        return Answer(
+            DIVERGED if found.differ else SAME,
+            partial(compared_lines, found, sides),
+            partial(found.as_result, *sides),
+            lambda: [preflight_sheet(found)],
+        )
+
+    return PREFLIGHT_FILES.answer(arguments.output_path, [], find)
 
 
 def _number(option: str, text: str) -> int:

@@ -6,8 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.parsing import Command, Commands
-from mindrlhf_msprobe.common.exit_codes import SAME
-from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.errors import SAME, UsageError
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import LANG, Command, Commands
-from mindrlhf_msprobe.common.exit_codes import SAME, UNDECIDED
-from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.errors import SAME, UNDECIDED, RunError, UsageError
 from mindrlhf_msprobe.report.answer import texts
 from mindrlhf_msprobe.report.messages import say
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
-from mindrlhf_msprobe.common.exit_codes import SAME, UNDECIDED
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.errors import SAME, UNDECIDED, RunError, UsageError
 from mindrlhf_msprobe.report.answer import Answer, Lines
 from mindrlhf_msprobe.report.messages import say
 
@@ -55,7 +54,7 @@ class _Shown:
 def _show(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
-    refuse_empty(arguments.path, code="cli.empty_path")
+    refuse_empty(arguments.path)
     run, name = open_run(arguments.path), arguments.name
     at = {"step": arguments.step, "rank": arguments.rank}
     for what, number, held in (("step", at["step"], run.steps), ("rank", at["rank"], run.ranks)):

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
-from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
-from mindrlhf_msprobe.errors import MsprobeError, UsageError
+from mindrlhf_msprobe.errors import DIVERGED, SAME, UNDECIDED, MsprobeError, UsageError
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 
@@ -47,10 +46,8 @@ def add_parser(commands: Commands) -> None:
 
 def _trend(arguments: argparse.Namespace) -> Answer:
     refuse_empty(*arguments.runs)
-    return _gradients(arguments) if arguments.gradients else _series(arguments)
-
-
-def _series(arguments: argparse.Namespace) -> Answer:
+    if arguments.gradients:
+        return _gradients(arguments)
     from mindrlhf_msprobe.report.trends import (
         SIDES,
         refuse_files,
@@ -96,7 +93,7 @@ def _series(arguments: argparse.Namespace) -> Answer:
 
 
 def _read(runs: Sequence[Run], choice: Choice) -> list[Trends]:
-    """Return what is asked for of each run; what one of them lacks, another may have.
+    """Return what is chosen of each run; what one of them lacks, another may have.
 
     Raises:
         MsprobeError: no run has it.

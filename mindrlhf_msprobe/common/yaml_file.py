@@ -75,7 +75,8 @@ def read_yaml(
     except _TooLarge as error:
         raise ConfigError.saying("error.of_file", path=path, error=error) from None
     except RecursionError:
-        raise ConfigError.saying("error.nested_yaml", path=path) from None
+        deep = message("pattern.nested")
+        raise ConfigError.saying("error.no_yaml", path=path, why=deep) from None
     except Exception as error:  # ValueError: 2024-13-45, KeyError: !!bool maybe, …
         known = isinstance(error, (yaml.YAMLError, ValueError))
         tag = message("error.no_tag", kind=type(error).__name__)

@@ -174,7 +174,7 @@ def _elements(record: Record) -> Expression:
         return opened(record)
     except (ArrayFileError, OSError, ValueError) as error:
         path = str(record.file)
-        raise CheckpointError.saying("checkpoint.of_file", path=path, why=error) from None
+        raise CheckpointError.saying("unread.at", path=path, why=error) from None
 
 
 #: Elements that are read and compared at once; a multiple of BLOCK.

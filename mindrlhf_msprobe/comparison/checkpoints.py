@@ -141,7 +141,8 @@ def _check(
     paths = {"a": a, "b": b, **{f"noise[{i}]": path for i, path in enumerate(repetitions)}}
     check_paths(paths)
     if workers is not None and (type(workers) is not int or workers < 1):
-        raise UsageError.saying("error.workers", workers=workers)
+        what = message("config.whole_number", least=1)
+        raise UsageError.saying("error.expected", name="workers", value=workers, what=what)
     given: dict[tuple[int, int] | str, str] = {}
     for name, path in paths.items():
         try:

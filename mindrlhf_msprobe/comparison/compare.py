@@ -483,10 +483,9 @@ def _check_choice(engine: str, workers: int | None) -> None:
         raise UsageError.saying(
             "error.engine", engine=engine, nearest=nearest_of(str(engine), ENGINES)
         )
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
-        raise UsageError.saying("error.workers", workers=workers)
-    if workers is not None and workers < 1:
-        raise UsageError.saying("error.workers_least", workers=workers)
+    if workers is not None and (type(workers) is not int or workers < 1):
+        what = message("config.whole_number", least=1)
+        raise UsageError.saying("error.expected", name="workers", value=workers, what=what)
 
 
 def _check_two(name: str, value: object, kind: type) -> None:

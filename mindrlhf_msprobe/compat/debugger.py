@@ -128,7 +128,7 @@ def _check_keys(where: str, settings: Mapping[str, Any]) -> None:
         _check_known(where, name, value, known)
         is_usual = value in (None, []) or (name == "dump_enable" and value is True)
         if name in _NOT_OFFERED and not is_usual:
-            raise ConfigError.saying("error.not_offered", where=where, name=name, value=value)
+            raise ConfigError.saying("error.not_offered", where=f"{where}: {name}", value=value)
 
 
 def _check_known(where: str, name: str, value: Any, known: Iterable[str]) -> None:
@@ -147,7 +147,7 @@ def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in section.items():
         _check_known(where, name, value, known)
         if name in _NOT_OFFERED_IN_TASK and value not in (None, [], "", False):
-            raise ConfigError.saying("error.not_offered_there", where=where, name=name, value=value)
+            raise ConfigError.saying("error.not_offered", where=f"{where}.{name}", value=value)
     mode = _one_of(where, "summary_mode", section.get("summary_mode"), _SUMMARY_MODES)
     return {
         "md5": mode == _SUMMARY_MODES[1],

@@ -140,12 +140,12 @@ class DemoPlan:
         if arguments.steps < 1:
             more = message("demo.one_or_more")
             raise UsageError.saying(
-                "demo.range", option="--steps", value=arguments.steps, expected=more
+                "cli.option", option="--steps", value=arguments.steps, expected=more
             )
         if not 0 <= arguments.seed < 2**32:
             seeds = f"0 … {2**32 - 1}"
             raise UsageError.saying(
-                "demo.range", option="--seed", value=arguments.seed, expected=seeds
+                "cli.option", option="--seed", value=arguments.seed, expected=seeds
             )
         from_step = arguments.fault_step
         if from_step is None:

@@ -52,6 +52,7 @@ from mindrlhf_msprobe.findings.words import (
     KEY_DATA_ONLY,
     SCHEMA,
     TOOL,
+    VERDICT_FILE,
     Cause,
     CulpritCode,
     Keyword,

@@ -7,9 +7,9 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
+from mindrlhf_msprobe.errors import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.findings.words import SCHEMA, Keyword, Shown, by_names
 from mindrlhf_msprobe.storage.step_lines import CallOpinion, TensorOpinion
 

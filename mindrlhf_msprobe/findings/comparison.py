@@ -15,6 +15,7 @@ from mindrlhf_msprobe.findings.settings import Difference, Preflight, Weights
 from mindrlhf_msprobe.findings.words import (
     SCHEMA,
     TOOL,
+    VERDICT_FILE,
     Cause,
     CulpritCode,
     Nearness,
@@ -278,7 +279,7 @@ class Divergence:
     def to_json(self) -> dict[str, Any]:
         """Return the object of verdict.json."""
         number, of_key = self.occasion.number, self.key is not None
-        otherwise: dict[str, dict[str, Any]] = {
+        special: dict[str, dict[str, Any]] = {
             "next_step_whole": {"next_step_whole_bytes": self.next_step_whole},
             "key": {
                 "micro_step": number if of_key else None,
@@ -292,7 +293,7 @@ class Divergence:
         }
         shown: dict[str, Any] = {}
         for name, value in by_fields(self).items():
-            shown |= otherwise.get(name, {name: value})
+            shown |= special.get(name, {name: value})
         return shown
 
 
@@ -326,7 +327,7 @@ class Spread:
             that differs does so from or to zero.
         layers: of a phase, its layers in causal order.
         zero: `from` where A is zero within rounding in all that differs, `to` where B alone is: the
-            relative distance has nothing to divide by; None elsewhere.
+            relative distance has nothing to divide by; else None.
         non_finite: None where no element is NaN or infinite, but -inf of masks.
     """
 
@@ -509,12 +510,12 @@ class Stopped(Shown):
 
     @classmethod
     def all_of(cls, run: str, stops: Iterable[Stop]) -> Iterator[Self]:
-        """Yield where the ranks of a run stopped, those that stopped alike together."""
-        alike: dict[tuple[str, int, str | None, str | None, str], list[int]] = {}
+        """Yield where the ranks of a run stopped, those that stopped at one place together."""
+        together: dict[tuple[str, int, str | None, str | None, str], list[int]] = {}
         for stop in stops:
             key = (stop.state, stop.step, stop.phase, stop.error, stop.text)
-            alike.setdefault(key, []).append(stop.rank)
-        for key, ranks in alike.items():
+            together.setdefault(key, []).append(stop.rank)
+        for key, ranks in together.items():
             yield cls(run, *key, tuple(ranks))
 
 
@@ -545,7 +546,7 @@ class RuleUse:
 
 @dataclass(frozen=True)
 class Earlier:
-    """What an earlier comparison found, of the same training recorded otherwise.
+    """What an earlier comparison found, of the same training with other settings of the recording.
 
     Attributes:
         path: where it was written.
@@ -586,8 +587,8 @@ class Chosen:
         keys: a key, or two that are compared, with a `=` between them.
         common: what one run alone has is coverage.
         first_only: nothing was compared after the first divergence.
-        steps_left_out: those that were not asked for.
-        keys_left_out: those that were not asked for; with `keys`, no cell was compared either.
+        steps_left_out: those that were not chosen.
+        keys_left_out: those that were not chosen; with `keys`, no cell was compared either.
         steps_after: those behind the first divergence, with `first_only`.
     """
 
@@ -646,7 +647,7 @@ class Comparison:
     output_path: str | None = None
     tables: tuple[str, ...] = ()
     fingerprints: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    verdict_file: str = "verdict.json"
+    verdict_file: str = VERDICT_FILE
     chosen: Chosen | None = None
     agreements: tuple[Agreement, ...] = field(default=(), repr=False)
     all_cells: bool = True

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
+from mindrlhf_msprobe.errors import DIVERGED, SAME
 from mindrlhf_msprobe.findings.words import SCHEMA, Keyword, Shown, as_json, by_fields, by_names
 
 

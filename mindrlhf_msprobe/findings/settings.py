@@ -84,7 +84,7 @@ class Difference:
 
     @property
     def is_place(self) -> bool:
-        """Whether both say where a file lies, which each run has to say otherwise."""
+        """Whether both say where a file lies, which each run has to say in its own words."""
         return os.sep in (self.a or "") and os.sep in (self.b or "")
 
     @property
@@ -101,7 +101,7 @@ class Difference:
 
     @property
     def is_of_recording(self) -> bool:
-        """Whether it says what was recorded, as a second round has to say otherwise."""
+        """Whether it says what was recorded, which a second round has to change."""
         return self.section == SECTION or SECTION in self.setting.split(".")
 
     def to_json(self) -> dict[str, Any]:
@@ -167,7 +167,7 @@ class Preflight:
 
     @property
     def differ(self) -> bool:
-        """Whether anything that both sides say is said otherwise."""
+        """Whether anything that both sides say differs."""
         return bool(self.differences) or any(weights.differ for weights in self.weights)
 
     def as_result(self, a: str, b: str) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from dataclasses import fields
 from enum import Enum
 from typing import Any
 
-from mindrlhf_msprobe.common.exit_codes import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.common.message import Message, Messages, all_in_words
+from mindrlhf_msprobe.errors import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 
 SCHEMA = 1
 
+VERDICT_FILE = "verdict.json"
 #: Who wrote a verdict.json.
 TOOL = "mindrlhf_msprobe"
 

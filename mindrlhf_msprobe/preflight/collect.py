@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import importlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +24,314 @@ import numpy as np
 import xxhash
 
 from mindrlhf_msprobe import __version__
-from mindrlhf_msprobe.capture.settings.configurations import to_plain
+from mindrlhf_msprobe.capture.settings.configurations import reason_of, to_plain
 from mindrlhf_msprobe.capture.settings.environment import settings_of_process
+from mindrlhf_msprobe.capture.tensors.summary import (
+    is_tensor,
+    is_torch_tensor,
+    summarise,
+    to_host,
+)
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.capture.words import why_raised
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_key
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError
-from mindrlhf_msprobe.preflight.data import describe_data
-from mindrlhf_msprobe.preflight.script import check_command, run_command
-from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
+from mindrlhf_msprobe.preflight.child.sitecustomize import DIRECTORY
+from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint, fingerprint_of_parts
 from mindrlhf_msprobe.storage.foreign.checkpoints.opening import open_checkpoint
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError, StoredTensor
+from mindrlhf_msprobe.storage.layout import WITHHELD
+from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf
 from mindrlhf_msprobe.storage.outputs import refuse
 from mindrlhf_msprobe.storage.snapshot import (
     BY_ITSELF,
+    BY_SCRIPT,
     output_of,
     without_secrets,
     write_collection,
 )
+
+#: What a script is ended by, and how long it is waited for, in seconds: as Ctrl-C does it,
+#: then more firmly.
+_ENDING = ((signal.SIGINT, 10.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
+_MOST_PROCESSES = 10_000
+_STDERR = 2  # the descriptor; stdout is for our answer
+_CHILD = Path(__file__).parent / "child"
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Refuse a command that cannot be started.
+
+    Raises:
+        UsageError: there is no such program, or none is named.
+    """
+    if not command[0]:
+        raise UsageError.saying("collect.no_command")
+    if shutil.which(command[0]) is None:
+        python = command[0].endswith(".py")
+        raise UsageError.saying("collect.no_program", program=command[0], python=python)
+
+
+def run_command(command: Sequence[str], seconds: float | None) -> tuple[str | None, dict[str, Any]]:
+    """Run a command, and return how it ended, what it drew and what it ran with.
+
+    What it prints goes to stderr; it reads from no terminal.
+
+    Args:
+        seconds: after how many it is stopped; None: it runs to its end.
+
+    Returns:
+        Its version of Python, None if no process said any; and the sections of a collection:
+        `script`, with the exit code, negative of a signal, None where it was stopped; the random
+        calls, if a Python process said something; the settings of the process of the lowest rank.
+
+    Raises:
+        UsageError: it cannot be started.
+    """
+    with tempfile.TemporaryDirectory(prefix="msprobe_preflight_") as notes:
+        began = time.monotonic()
+        exit_code = _run(command, seconds, notes)
+        took = time.monotonic() - began
+        processes = _read(Path(notes))
+    processes.sort(key=lambda found: (found["rank"] is None, found["rank"] or 0))
+    settings = [found for found in processes if isinstance(found.get("settings"), dict)]
+    sections: dict[str, Any] = {}
+    if settings:
+        sections = {**settings[0]["settings"], "taken": BY_SCRIPT}
+    sections["script"] = {
+        "command": without_secrets_of(command),
+        "exit_code": exit_code,
+        "stopped": exit_code is None,
+        "seconds": round(took, 1),
+        "processes": len(processes),
+    }
+    if processes:
+        sections["random_calls"] = _together(processes)
+    first = (settings or processes or [{}])[0]
+    return first.get("python"), sections
+
+
+def _run(command: Sequence[str], seconds: float | None, notes: str) -> int | None:
+    paths = [str(_CHILD), *filter(None, [os.environ.get("PYTHONPATH")])]
+    try:
+        process = subprocess.Popen(
+            [*command],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), DIRECTORY: notes},
+            stdin=subprocess.DEVNULL,
+            stdout=_STDERR,
+            start_new_session=True,  # so that all that it starts can be ended with it
+        )
+    except OSError as error:
+        why = error.strerror or error
+        raise UsageError.saying("collect.not_started", program=command[0], why=why) from None
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.returncode is None:
+            stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it started."""
+    for how, patience in _ENDING:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, how)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+            break
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _read(notes: Path) -> list[dict[str, Any]]:
+    """Return what the processes noted; half a file is that of one that was killed."""
+    found = []
+    for path in sorted(notes.glob("*.json"))[:_MOST_PROCESSES]:
+        with suppress(OSError, ValueError):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            rank = str(content.get("rank") or "")
+            found.append({**content, "rank": int(rank) if rank.isdecimal() else None})
+    return found
+
+
+def _together(processes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the calls of all processes, those of one rank and place as one."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for number, process in enumerate(processes):
+        for call in process["calls"]:
+            file = os.path.relpath(call["file"])  # where it lies below the working directory
+            file = call["file"] if file.startswith(os.pardir) else file
+            own = {**call, "file": file, "seeds": [*call["seeds"]]}
+            own = {"rank": process["rank"], **own, "complete": bool(process["ended"])}
+            own["process"] = number
+            key = tuple(own[name] for name in ("rank", "function", "file", "line", "in"))
+            one = found.setdefault(key, {**own, "count": 0})
+            one["count"] += own["count"]
+            one["seeds"] += [seed for seed in own["seeds"] if seed not in one["seeds"]]
+            one["complete"] = one["complete"] and own["complete"]
+            one["process"] = number if one["process"] == number else None
+    return list(found.values())
+
+
+def without_secrets_of(command: Sequence[str]) -> list[str]:
+    """Return a command as it may be written down: what could be a secret is withheld."""
+    shown, before = [], ""
+    for argument in command:
+        option, is_joined, value = argument.partition("=")
+        if is_secret_key(before.lstrip("-")) and before.startswith("-"):
+            shown.append(WITHHELD)
+        elif is_joined and value and is_secret_key(option.lstrip("-")):
+            shown.append(f"{option}={WITHHELD}")
+        else:
+            shown.append(WITHHELD if could_be_secret(argument[:1000]) else argument)
+        before = argument
+    return shown
+
+
+_MOST_VALUES = 1000  # of a batch that are listed
+_DIGITS = 24  # of the fingerprint of all others
+_LONGEST = 80  # characters of a text that are kept
+
+
+def describe_data(source: str, batches: int) -> dict[str, Any]:
+    """Return the first batches of what a function returns, each value by its path.
+
+    What the function prints goes to stderr. No more batches are taken than are described.
+
+    Args:
+        source: `module:function`; the module is looked for in the working directory, too.
+        batches: how many.
+
+    Raises:
+        UsageError: it has another form, there is no such module or function, it raises, or what it
+            returns cannot be iterated over or has no batch.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        function = _function(source)
+        found = _result_of(source, "collect.data_raised", function)
+        if found is None:
+            raise UsageError.saying("collect.data_nothing", source=source)
+        if isinstance(found, (str, bytes)):
+            kind = type(found).__name__
+            raise UsageError.saying("collect.data_kind", source=source, kind=kind)
+        try:
+            # A mapping is one batch: iterated over, it would be its keys alone.
+            iterator = iter([found] if isinstance(found, Mapping) else found)
+        except TypeError:
+            kind = type(found).__name__
+            raise UsageError.saying("collect.data_kind", source=source, kind=kind) from None
+        described: list[dict[str, dict[str, Any]]] = []
+        ended = object()
+        for _ in range(batches):
+            batch = _result_of(source, "collect.data_raised", lambda: next(iterator, ended))
+            if batch is ended:
+                break
+            described.append(_describe(batch))
+    if not described:
+        raise UsageError.saying("collect.data_empty", source=source)
+    return {
+        "source": source,
+        "asked": batches,
+        "exhausted": len(described) < batches,
+        "batches": described,
+    }
+
+
+def _function(source: str) -> Callable[[], Any]:
+    name, _, function = source.partition(":")
+    if not (name and function) or not all(p.isidentifier() for p in name.split(".")):
+        raise UsageError.saying("collect.data_form", source=source)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    found = _result_of(source, "collect.data_import", lambda: importlib.import_module(name))
+    for part in function.split("."):
+        if not hasattr(found, part):
+            raise UsageError.saying("collect.no_function", source=source, name=part, module=name)
+        found = getattr(found, part)
+    if not callable(found):
+        kind = type(found).__name__
+        raise UsageError.saying("collect.data_not_callable", source=source, kind=kind)
+    function_found: Callable[[], Any] = found
+    return function_found
+
+
+def _result_of(source: str, code: str, ask: Callable[[], Any]) -> Any:
+    """Return what the user's code returns.
+
+    Raises:
+        UsageError: it raises, or would end this process.
+    """
+    try:
+        return ask()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise UsageError.saying(code, source=source, why=reason_of(error)) from error
+
+
+def _describe(batch: Any) -> dict[str, dict[str, Any]]:
+    """Return the values of a batch by their paths; of one that is no structure the path is ""."""
+    described = TreeDescriber(
+        lambda value: is_tensor(value) or is_torch_tensor(value),
+        _tensor,
+        _text,
+        lambda leaf: leaf if isinstance(leaf, dict) else leaf.to_json(),
+    ).describe(batch, "")
+    values = _values(described, "")
+    found = dict(islice(values, _MOST_VALUES))
+    return {**found, **_in_one(values)}
+
+
+def _in_one(values: Iterator[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Return further values as one: how many there are, and their fingerprint.
+
+    Those of which only the type is known are another one, which is not compared.
+    """
+    counts = [0, 0]
+    digest = xxhash.xxh3_128()
+    for path, leaf in values:
+        known = not leaf.get("opaque") and ("fingerprint" in leaf or "value" in leaf)
+        counts[known] += 1
+        said = repr((path, leaf if known else leaf.get("type")))
+        digest.update(said.encode("utf-8", errors="backslashreplace"))
+    at, found = f"[{_MOST_VALUES}:]", {}
+    if any(counts):
+        known_by = f"{sum(counts)} #{digest.hexdigest()[:_DIGITS]}"
+        found[at] = {"type": "values", "value": known_by}
+    if counts[False]:
+        found[f"{at} {counts[False]}"] = {"type": "values"}
+    return found
+
+
+def _values(structure: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    if is_leaf(structure):
+        yield path, structure
+        return
+    items = structure.items() if isinstance(structure, dict) else enumerate(structure)
+    for key, item in items:
+        yield from _values(item, child_path(path, key))
+
+
+def _tensor(value: Any, path: str) -> Any:
+    try:
+        return summarise(to_host(value))
+    except Exception as error:
+        return Leaf(type(value).__name__, why=why_raised(error))
+
+
+def _text(value: str, path: str) -> Any:
+    letters = np.frombuffer(value.encode("utf-8", errors="surrogatepass"), np.uint8)
+    return {
+        "type": "str",
+        "length": len(value),
+        "fingerprint": fingerprint("UInt8", letters),
+        "value": value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…",
+    }
+
 
 _NAME = re.compile(r"([A-Za-z_][\w.-]*)=(.+)", re.DOTALL)
 _MOST = 8 << 20  # bytes of a JSON file
@@ -103,7 +404,7 @@ def _check_file(path: Path, overwrite: bool) -> None:
     above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     if not (above.is_dir() and os.access(above, os.W_OK)):
         raise RunError.saying(
-            "collect.unwritten", path=path, why=message("collect.above", above=above)
+            "replay.unwritten", path=path, why=message("collect.above", above=above)
         )
 
 
@@ -226,7 +527,7 @@ def _files(root: Path) -> dict[str, dict[str, Any]]:
                     size += len(block)
         except OSError as error:
             why = error.strerror or error
-            raise RunError.saying("collect.unread", path=file, why=why) from None
+            raise RunError.saying("error.unread", path=file, why=why) from None
         name = file.name if file == root else file.relative_to(root).as_posix()
         found[name] = {"size": size, "fingerprint": f"xxh3_128:{digest.hexdigest()}"}
     return found

@@ -15,7 +15,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import OVERRIDES
 from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
 from mindrlhf_msprobe.findings.words import TOOL
-from mindrlhf_msprobe.preflight.script import check_command, stop, without_secrets
+from mindrlhf_msprobe.preflight.collect import check_command, stop, without_secrets_of
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json, loads, write_json
 from mindrlhf_msprobe.storage.outputs import refuse_inside
 from mindrlhf_msprobe.storage.reading.reader import open_run
@@ -75,7 +75,7 @@ class Trials:
         refuse_inside(output)
         self.output = output.absolute()
         self._command, self._seconds = tuple(command), seconds
-        kept = {"tool": TOOL, **what, "command": without_secrets(command)}
+        kept = {"tool": TOOL, **what, "command": without_secrets_of(command)}
         known = loads(dump_json(kept))
         file = self.output / "experiment.json"
         try:

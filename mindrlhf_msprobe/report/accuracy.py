@@ -9,6 +9,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.findings import VERDICT_FILE
 from mindrlhf_msprobe.findings.accuracy import (
     Accuracy,
     AccuracyResult,
@@ -19,7 +20,6 @@ from mindrlhf_msprobe.findings.accuracy import (
 from mindrlhf_msprobe.report.answer import Lines, capped
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import CLOSE, DIFFERS, PLAIN, SUSPICIOUS, Column, Sheet
-from mindrlhf_msprobe.report.staging import VERDICT_FILE
 from mindrlhf_msprobe.report.terminal import padded
 from mindrlhf_msprobe.report.xlsx import AnswerFiles, workbook_in, write_xlsx
 from mindrlhf_msprobe.storage.outputs import Output, written
@@ -28,7 +28,6 @@ _MOST_ROWS = 12
 _MOST_REASONS = 6
 _MOST_NAMES = 3
 _LONGEST = 160
-_MORE = "accuracy.more"
 
 
 def lines_of(found: AccuracyResult) -> Lines:
@@ -48,10 +47,10 @@ def lines_of(found: AccuracyResult) -> Lines:
     lines.append(say("accuracy.counts", calls=found.calls, seconds=found.seconds, **counts))
     if found.gaps and found.status is Accuracy.WRONG:
         lines.append(_gaps("accuracy.unchecked", found))
-    ranked = capped(found.ranked, _MOST_ROWS, _MORE, show=_row)
+    ranked = capped(found.ranked, _MOST_ROWS, show=_row)
     missing = sorted(found.not_computed, key=lambda one: not one.needed)
     lines += [say("accuracy.ranked"), ranked]
-    lines += capped(missing, _MOST_REASONS, _MORE, show=_not_computed)
+    lines += capped(missing, _MOST_REASONS, show=_not_computed)
     if found.problems:
         lines.append(say("checks.not_read", count=len(found.problems)))
         lines.append([*map(in_words, found.problems[:_MOST_REASONS])])
@@ -71,7 +70,7 @@ def _not_computed(none: NotComputed) -> str:
 
 
 def _gaps(code: str, found: AccuracyResult) -> str:
-    shown = ", ".join(capped(found.without_opinion, _MOST_NAMES, _MORE))
+    shown = ", ".join(capped(found.without_opinion, _MOST_NAMES))
     judged = found.calls - found.gaps
     return say(code, path=found.path, judged=judged, count=found.gaps, names=shown)
 
@@ -114,7 +113,10 @@ _RANKED = (
     Column("index", 14, lambda one: ", ".join(map(str, one.worst.at))),
     Column("actual", 16, "worst.actual"),
     Column("exact", 16, "worst.exact"),
-    Column("reason", 30, lambda one: _reason(one.worst.reason)),
+    Column(
+        *("reason", 30),
+        lambda one: one.worst.reason and say(f"accuracy.reason_{one.worst.reason}"),
+    ),
 )
 _NOT = (
     Column("call", 60),
@@ -124,10 +126,6 @@ _NOT = (
     Column("why", 90, lambda one: in_words(one.why)),
 )
 _COLOURS = {Accuracy.WRONG: DIFFERS, Accuracy.UNDECIDED: CLOSE, Accuracy.ORDINARY: PLAIN}
-
-
-def _reason(code: str) -> str:
-    return say(f"accuracy.reason_{code}") if code else ""
 
 
 def sheets_of(found: AccuracyResult) -> list[Sheet]:
@@ -159,7 +157,7 @@ def replayed_lines(table: ReplayedOperators) -> Lines:
         lines.append(say("replay.table_unjudged", count=unjudged))
     if drawn := sum(one.drawn for one in table.operators):
         lines.append(say("replay.table_drawn", drawn=drawn))
-    return [*lines, say("replay.table_file", file=str(table.file))]
+    return [*lines, say("console.tables", file=str(table.file))]
 
 
 def _operators(table: ReplayedOperators) -> Iterator[Any]:

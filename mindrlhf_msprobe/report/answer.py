@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.terminal import padded, width_of
 
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.report.sheets import Sheet
+
 _T = TypeVar("_T")
 
 
-class Code(str):
-    """A line to copy, as it is: settings, a command; or one of a picture or of a program."""
+class Headline(str):
+    """What was found, in one line: what a reader is to see first, wherever it stands."""
 
     __slots__ = ()
+
+
+class Code(str):
+    """A line to copy, as it is: settings, a command; or one of a picture or of a program.
+
+    Attributes:
+        words: what a console says before it, on the same line.
+    """
+
+    words: str
+    __slots__ = ("words",)
+
+    def __new__(cls, text: str, words: str = "") -> Code:
+        """Return a line that says `words` before it on a console."""
+        code = super().__new__(cls, text)
+        code.words = words
+        return code
 
 
 @dataclass(frozen=True)
@@ -25,6 +46,54 @@ class Rows:
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that was found, as each renderer shows it.
+
+    Attributes:
+        about: its subject, e.g. `ranks`.
+        line: what is said of it; "" where a table alone shows it.
+        row: what a table of facts shows: the section, what it is called there (a keyword such as a
+            status has its colour), and its value; None where that is said in lines alone.
+        link: where a page shows it.
+    """
+
+    about: str
+    line: str = ""
+    row: tuple[str, Any, Any] | None = None
+    link: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Head:
+    """What an answer says first, whatever was concluded: a page has it on top.
+
+    Attributes:
+        tone: good, warn, bad or unknown.
+        headline, sentence, cause: whether all is well, what happened, and a keyword of why.
+        place: where a page shows that.
+        facts: what else is said.
+        next_step, next_step_note: settings to record next, in one line, and what these take.
+        counts: keyword, number and tone of what was counted.
+    """
+
+    tone: str
+    headline: str
+    sentence: str | None = None
+    cause: str | None = None
+    place: Mapping[str, Any] | None = None
+    facts: Sequence[Fact] = ()
+    next_step: str | None = None
+    next_step_note: str | None = None
+    counts: Sequence[tuple[str, int, str]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the page's script reads it."""
+        facts = [{"text": fact.line, "link": fact.link} for fact in self.facts if fact.line]
+        shown = {of.name: getattr(self, of.name) for of in fields(self)}
+        return {("lines" if k == "facts" else k): v for k, v in (shown | {"facts": facts}).items()}
 
 
 #: Lines of an answer; a list stands under the line before it.
@@ -39,11 +108,13 @@ class Answer:
         code: the exit code: the outcome.
         lines: makes what people read: a headline first, the place and the cause under it.
         content: makes what programs read, plain JSON values.
+        tables: makes the sheets of its workbook.
     """
 
     code: int
     lines: Callable[[], Lines]
     content: Callable[[], Any]
+    tables: Callable[[], Sequence[Sheet]] = tuple
 
 
 def as_text(lines: Lines) -> str:
@@ -54,7 +125,9 @@ def as_text(lines: Lines) -> str:
 def texts(lines: Lines, indent: str = "") -> Iterator[str]:
     """Yield the texts of lines, those under another one indented."""
     for line in lines:
-        if isinstance(line, str):
+        if isinstance(line, Code):
+            yield indent + line.words + line
+        elif isinstance(line, str):
             yield indent + line
         elif isinstance(line, Rows):
             rows = [[*map(printable, row)] for row in (line.header, *line.rows)]

@@ -10,9 +10,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.language import in_its_language
 from mindrlhf_msprobe.common.printable import printable_json, shortened
-from mindrlhf_msprobe.findings import Finding, Status
+from mindrlhf_msprobe.findings import VERDICT_FILE, Finding, Status
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
 from mindrlhf_msprobe.report.answer import Lines, capped
 from mindrlhf_msprobe.report.messages import say, text_of
@@ -25,7 +24,7 @@ from mindrlhf_msprobe.report.sheets import (
     Table,
     colour_of_finding,
 )
-from mindrlhf_msprobe.report.staging import SIMILARITY_FILE, VERDICT_FILE, fingerprint, staged
+from mindrlhf_msprobe.report.staging import SIMILARITY_FILE, fingerprint, staged
 from mindrlhf_msprobe.report.workbook import BITWISE, shape_of, write_tables
 from mindrlhf_msprobe.storage.arrays.atomic import dump_lines, write_atomic
 
@@ -74,7 +73,7 @@ def _group(name: str, findings: Sequence[Finding]) -> Iterator[Any]:
         return
     yield say(f"checkpoint.{name}", count=len(findings))
     nearest = sorted(findings, key=_nearness)
-    yield capped(nearest, _MOST_SHOWN, "checkpoint.more", show=_finding)
+    yield capped(nearest, _MOST_SHOWN, show=_finding)
 
 
 def _nearness(finding: Finding) -> float:
@@ -94,7 +93,7 @@ def _finding(finding: Finding) -> str:
         parts.append(finding.status.value)
     metrics = finding.metrics
     if metrics is not None and not finding.status.agrees:
-        cosine = say("checkpoint.no_cosine") if metrics.cosine is None else f"{metrics.cosine:.6g}"
+        cosine = say("console.none") if metrics.cosine is None else f"{metrics.cosine:.6g}"
         parts.append(
             say(
                 "checkpoint.apart",
@@ -151,9 +150,8 @@ _PARAMETERS = (
 _FROZEN = 3
 
 
-@in_its_language
 def write_checkpoints(
-    comparison: CheckpointComparison, output: Path, csv: bool = False, lang: str | None = None
+    comparison: CheckpointComparison, output: Path, csv: bool = False
 ) -> CheckpointComparison:
     """Write the tables and both JSON files into `output`; return the comparison that names them.
 
@@ -161,7 +159,6 @@ def write_checkpoints(
 
     Args:
         csv: write each sheet as a CSV file as well.
-        lang: `en` or `zh`, of sentences and headers; None: the locale's.
 
     Raises:
         OutputError: the directory cannot be written, or holds a file of one of these names that no

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.printable import few_numbers, shortened, spans
 from mindrlhf_msprobe.findings.health import (
@@ -20,8 +20,8 @@ from mindrlhf_msprobe.findings.health import (
     NotChecked,
     Severity,
 )
-from mindrlhf_msprobe.report.answer import Code, Lines, capped
-from mindrlhf_msprobe.report.comparison import settings_in_one_line, stopped_at
+from mindrlhf_msprobe.report.answer import Code, Fact, Head, Lines, capped
+from mindrlhf_msprobe.report.comparison import next_step_of, settings_in_one_line, stopped_at
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import (
     CLOSE,
@@ -55,6 +55,10 @@ _MOST_CAUSES = 4
 _MOST_STOPS = 4
 _MOST_LINES = 12  # of what was not checked, and of problems
 _LONGEST = 200  # characters of one value
+_TONES: dict[str, str] = {
+    **{Health.HEALTHY: "good", Health.UNHEALTHY: "bad", Health.NOT_CHECKED: "unknown"},
+    **{Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.NOTE: "good"},
+}
 
 
 def lines_of(
@@ -77,9 +81,9 @@ def lines_of(
 
 def place_in_words(place: Place) -> str:
     """Return where something is: step, rank, phase, micro-step."""
-    said = [say("checks.at_step", step=place.step)]
+    said = [say("console.of_step", step=place.step)]
     if place.rank is not None:
-        said.append(say("checks.at_rank", rank=place.rank))
+        said.append(say("console.of_rank", rank=place.rank))
     if place.phase is not None:
         said.append(place.phase)
     if place.micro_step:
@@ -115,6 +119,37 @@ def not_checked_in_one_line(not_checked: Iterable[NotChecked]) -> str:
     return say("checks.not_checked", count=len(whys), reasons=shown) if reasons else ""
 
 
+def head_of(run: CheckResult) -> Head:
+    """Return what the check of a run says first."""
+    worst = next((f for f in run.findings if f.severity.counts), None)
+    counts = [(name, n, _TONES[name]) for name, n in run.counts.items() if n]
+    head = Head(_TONES[run.status], run_headline(run), counts=counts)
+    if worst is None:
+        return head
+    causes = "; ".join(map(in_words, worst.causes))
+    lines = [place_in_words(worst.place), again(worst)]
+    lines += [say("checks.causes", causes=causes)] if causes else []
+    closer = worst.next_step
+    return replace(
+        head,
+        sentence=in_words(worst.said),
+        cause=worst.rule,
+        place=link_of(worst.place),
+        facts=[Fact("finding", line) for line in lines],
+        next_step=None if closer is None else next_step_of(closer),
+    )
+
+
+def link_of(place: Place) -> dict[str, Any]:
+    """Return where a page shows a place of a check."""
+    link = {
+        "view": "course" if place.entry is None and place.key is None else "where",
+        **{"step": place.step, "rank": place.rank, "phase": place.phase, "entry": place.entry},
+        **{"record": place.record, "key": place.key, "micro_step": place.micro_step},
+    }
+    return {name: value for name, value in link.items() if value is not None}
+
+
 def _run(run: CheckResult, *, not_checked: bool) -> Lines:
     stopped = [
         say("checks.stopped", stopped=stopped_at(stop, stop.ranks))
@@ -122,10 +157,10 @@ def _run(run: CheckResult, *, not_checked: bool) -> Lines:
     ]
     lines: list[Any] = [run_headline(run), stopped, *_findings(run.findings)]
     if (left := len(run.findings) - _MOST_FINDINGS) > 0:
-        lines.append([say("checks.more", count=left)])
+        lines.append([say("console.more", count=left)])
     if run.problems:
         lines.append(say("checks.not_read", count=len(run.problems)))
-        lines.append(capped(map(in_words, run.problems), _MOST_LINES, "checks.more"))
+        lines.append(capped(map(in_words, run.problems), _MOST_LINES))
     if line := not_checked_in_one_line(run.not_checked):
         lines.append(line if not_checked else say("checks.lists_them", line=line))
     whys: dict[str, list[str]] = {}
@@ -154,26 +189,31 @@ def _finding(finding: CheckFinding) -> Lines:
     lines: list[Any] = [shortened(name, _LONGEST)] if name else []
     lines += filter(None, (in_words(finding.said), again(finding)))
     shown = (
-        f"· {'' if one.note is None else in_words(one.note) + ': '}"
-        f"{shortened(_named(one, finding), _LONGEST)}  {_values(one)}"
+        f"· {_noted(one)}{shortened(_named(one, finding), _LONGEST)}  {_values(one)}"
         for one in finding.evidence
     )
-    lines += capped(shown, _MOST_EVIDENCE, "checks.more")
-    if finding.causes:
-        causes = map(in_words, finding.causes[:_MOST_CAUSES])
-        numbered = (f"{n}) {cause}" for n, cause in enumerate(causes, start=1))
-        lines.append(say("checks.causes", causes=" ".join(numbered)))
+    lines += capped(shown, _MOST_EVIDENCE)
+    if causes := _causes(finding)[:_MOST_CAUSES]:
+        lines.append(say("checks.causes", causes=" ".join(causes)))
     for number, frame in enumerate(finding.stack[:_MOST_FRAMES]):
-        lines.append(Code((say("checks.stack") if not number else "") + " " + frame.strip()))
+        lines.append(Code(frame.strip(), words=" " if number else say("checks.stack")))
     if finding.next_step is not None:
-        settings = settings_in_one_line(finding.next_step)
-        lines.append(Code(say("checks.look_closer", settings=settings)))
+        lines.append(Code(next_step_of(finding.next_step), words=say("checks.look_closer")))
     if followers := finding.followed_by:
         left = len(followers) - _MOST_FINDINGS
-        more = [say("checks.more", count=left)] if left > 0 else []
+        more = [say("console.more", count=left)] if left > 0 else []
         lines.append(say("checks.followed_by", count=len(followers)))
         lines.append([*_findings(followers), *more])
     return lines
+
+
+def _causes(finding: CheckFinding) -> list[str]:
+    """Return what a finding usually comes from, numbered."""
+    return [f"{n}) {in_words(cause)}" for n, cause in enumerate(finding.causes, start=1)]
+
+
+def _noted(one: Evidence) -> str:
+    return "" if one.note is None else f"{in_words(one.note)}: "
 
 
 def _named(one: Evidence, finding: CheckFinding) -> str:
@@ -181,9 +221,9 @@ def _named(one: Evidence, finding: CheckFinding) -> str:
     own, other = finding.place, one.place
     where = []
     if other.step != own.step:
-        where.append(say("checks.at_step", step=other.step))
+        where.append(say("console.of_step", step=other.step))
     if other.rank is not None and other.rank != own.rank:
-        where.append(say("checks.at_rank", rank=other.rank))
+        where.append(say("console.of_rank", rank=other.rank))
     if other.phase is not None and other.phase != own.phase:
         where.append(other.phase)
     return say("checks.comma").join([*where, other.name])
@@ -224,16 +264,8 @@ class _Found(NamedTuple):
     def evidence(self) -> str:
         """What shows it, a line each."""
         return "\n".join(
-            f"{'' if one.note is None else in_words(one.note) + ': '}{one.place.name}: "
-            f"{_values(one)}"
-            for one in self.finding.evidence
+            f"{_noted(one)}{one.place.name}: {_values(one)}" for one in self.finding.evidence
         )
-
-    @property
-    def causes(self) -> str:
-        """What it usually comes from, a line each."""
-        causes = map(in_words, self.finding.causes)
-        return "\n".join(f"{n}) {cause}" for n, cause in enumerate(causes, start=1))
 
     @property
     def look_closer(self) -> str | None:
@@ -256,7 +288,7 @@ _COLUMNS = (
     Column("record", 60, "finding.place.name"),
     Column("finding", 70, lambda one: in_words(one.finding.said)),
     Column("evidence", 70),
-    Column("causes", 70),
+    Column("causes", 70, lambda one: "\n".join(_causes(one.finding))),
     Column("look closer", 60, "look_closer"),
     Column("stack", 60, lambda one: "\n".join(one.finding.stack[:20])),
     Column("rule", 24, "finding.rule"),
@@ -286,28 +318,20 @@ def _tables(output: str | Path) -> list[Output]:
     return [workbook, *map(Output, files, kinds)]
 
 
-def write_checks(
-    results: CheckResults,
-    output: str | Path,
-    lang: str | None = None,
-    runs: Sequence[Run] = (),
-) -> list[Path]:
+def write_checks(results: CheckResults, output: str | Path, runs: Sequence[Run] = ()) -> list[Path]:
     """Write all tables together and return their paths.
 
     Args:
         output: the file where it ends in .xlsx; else the directory, in which it is checks.xlsx.
-        lang: `en` or `zh`; None: the locale's.
         runs: whose disturbed computations have tables of their own, if any has such.
 
     Raises:
         RunError: they cannot be written there.
     """
-    with speaking(lang):
-        sheets = check_sheets(results)
     ranked = ranking(runs)
     tables = _tables(output) if ranked else _tables(output)[:1]
     with written(*tables, runs=[run.path for run in results.runs]) as (workbook, *of_benchmark):
-        write_xlsx(workbook, sheets)
+        write_xlsx(workbook, check_sheets(results))
         if ranked:
             table, other_workbook, data = of_benchmark
             sheet = _benchmark(ranked)

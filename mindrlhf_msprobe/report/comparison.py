@@ -5,27 +5,38 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from mindrlhf_msprobe.common.language import language, speaking
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import size
 from mindrlhf_msprobe.findings import (
     STAND_INS,
+    VERDICT_FILE,
     Cause,
     Comparison,
     Divergence,
     Inside,
     Outcome,
     Spread,
+    Status,
     Stopped,
     Verdict,
 )
-from mindrlhf_msprobe.report.answer import Code, Lines, as_text, capped
-from mindrlhf_msprobe.report.messages import say, texts_of
+from mindrlhf_msprobe.report.answer import (
+    Code,
+    Fact,
+    Head,
+    Headline,
+    Lines,
+    as_text,
+    capped,
+    texts,
+)
+from mindrlhf_msprobe.report.messages import paragraph, say, texts_of
 from mindrlhf_msprobe.report.preflight import check_lines, merged, preflight_lines
-from mindrlhf_msprobe.report.staging import VERDICT_FILE
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
 from mindrlhf_msprobe.storage.records import direction_of
 
@@ -35,57 +46,159 @@ _PLACES = 8  # phases and keys, or layers
 _LINES = 4  # of each: what to check, what was not compared, what is incomplete, notes
 _RULES = 2
 _RANKS = 4
+#: Facts that stand in places of their own among the lines.
+_PLACED = (
+    *("stops", "operator", "evidence", "agreed", "checks", "check_first"),
+    *("ranks", "suspicious", "earlier", "chosen"),
+)
 
 
-class Fact(NamedTuple):
-    """One line of an answer, and what it is about, e.g. `ranks`."""
+_TONES = {
+    Outcome.IDENTICAL: "good",
+    Outcome.WITHIN_TOLERANCE: "good",
+    Outcome.DIVERGED: "bad",
+    Outcome.INCOMPARABLE: "unknown",
+}
 
-    about: str
-    line: str
 
+def facts_of(comparison: Comparison, *, table: bool = False) -> list[Fact]:
+    """Return what a comparison found: what console, page and summary.xlsx show of it, once.
 
-def facts_of(comparison: Comparison) -> list[Fact]:
-    """Return what a comparison says beside its headline and its cause, in this order.
+    The lines are those beside its headline and its cause, in this order: where runs stopped
+    (`stops`); of the first divergence which operator it is (`operator`), what is known of the
+    difference (`evidence`), what agreed before it (`agreed`), and, after the sentence `checks`,
+    what to check first (`check_first`); which `ranks` differ; what is `suspicious`; how it compares
+    to an `earlier` answer; which records were `chosen`.
 
-    That is where runs stopped (`stops`); of the first divergence which operator it is
-    (`operator`), what is known of the difference (`evidence`), what agreed before it (`agreed`),
-    and, after the sentence `checks`, what to check first (`check_first`); which `ranks` differ;
-    what is `suspicious`; how it compares to an `earlier` answer; which records were `chosen`.
+    Args:
+        table: whether facts that a table alone shows and that take time to find are wanted, too.
     """
     verdict, first = comparison.verdict, comparison.verdict.first_divergence
     stops = (
         say("console.stopped_run", run=stop.run, stopped=stopped_at(stop, stop.ranks))
         for stop in comparison.stops
     )
-    facts = [Fact("stops", line) for line in capped(stops, _STOPS, "console.more_stops")]
-    if first is not None:
-        facts += [Fact("operator", origin_in_words(first))] if first.operator else []
-        if first.max_abs_err:  # 0 where what differs is no finite element: NaN, a dtype, …
-            apart = {"absolute": first.max_abs_err, "relative": first.max_rel_err}
-            facts.append(Fact("evidence", say("console.max_abs", **apart)))
-        if words := inside_words(first.inside):
-            facts.append(Fact("evidence", say("console.inside", words=words)))
-        if first.source:
-            facts.append(Fact("evidence", say("console.source", source=first.source)))
-        if agreed := before(first):
-            said = say("console.agreed_before", agreed=agreed, last=first.last_agreeing)
-            facts.append(Fact("agreed", said))
-        if checks := check_lines(first.check_first):
-            facts.append(Fact("checks", say("console.check_first")))
-            facts += [Fact("check_first", line) for line in checks]
-    facts += [Fact("ranks", line) for line in _ranks(verdict)]
+    facts = [
+        Fact("status", row=("verdict", "status", verdict.status)),
+        Fact("runs", row=("verdict", "A (baseline)", comparison.run_a)),
+        Fact("runs", row=("verdict", "B (under test)", comparison.run_b)),
+        *(Fact("stops", line) for line in capped(stops, _STOPS, "console.more_stops")),
+        *([] if first is None else _of_divergence(first)),
+        *(Fact("ranks", line, ("ranks", None, line)) for line in _ranks(verdict)),
+        *(_for_tables(comparison) if table else ()),
+    ]
     if verdict.suspicious.records:
-        facts.append(Fact("suspicious", verdict.suspicious.text))
+        at = verdict.suspicious
+        place = {"step": at.step, "rank": at.rank, "phase": at.phase, "record": at.record}
+        link = {"view": "where"} | {k: v for k, v in place.items() if v is not None}
+        facts.append(Fact("suspicious", at.text, link=link))
     if comparison.earlier is not None:
-        facts.append(Fact("earlier", _earlier(comparison)))
-    return facts + [Fact("chosen", line) for line in _chosen(comparison)]
+        line = _earlier(comparison)
+        facts.append(Fact("earlier", line, ("earlier", comparison.earlier[1].value, line)))
+    return facts + [Fact("chosen", line, ("chosen", None, line)) for line in _chosen(comparison)]
+
+
+def _of_divergence(first: Divergence) -> Iterator[Fact]:
+    def row(item: str, value: Any) -> Fact:
+        return Fact("divergence", row=("verdict", item, value))
+
+    yield row("where", occasion_in_words(first))
+    yield row("record", first.record)
+    for item, known in (("argument", first.argument), ("origin", first.entry)):
+        if known:
+            yield row(item, known)
+    if first.operator:
+        line = origin_in_words(first)
+        yield Fact("operator", line, ("verdict", "operator", line))
+    yield row("cause", first.cause.value)
+    yield row("explanation", first.explanation)
+    if first.max_abs_err:  # 0 where what differs is no finite element: NaN, a dtype, …
+        apart = {"absolute": first.max_abs_err, "relative": first.max_rel_err}
+        line = say("console.max_abs", **apart)
+        yield Fact("evidence", line, ("verdict", "max abs error", rounded(first.max_abs_err)))
+        yield row("max rel error", rounded(first.max_rel_err))
+    words = inside_words(first.inside)
+    line = say("console.inside", words=words) if words else ""
+    yield Fact("evidence", line, ("verdict", "inside", words or say("tables.nothing_holds")))
+    if first.source:
+        line = say("console.source", source=first.source)
+        yield Fact("evidence", line, ("verdict", "source", first.source))
+    agreed = before(first)
+    last = first.last_agreeing
+    line = say("console.agreed_before", agreed=agreed, last=last) if agreed else ""
+    yield Fact("agreed", line, ("verdict", "agreed before", agreed or say("tables.nothing_before")))
+    if last:
+        yield row("last that agreed", last)
+    if checks := check_lines(first.check_first):
+        yield Fact("checks", say("console.check_first"))
+        yield from (Fact("check_first", one, ("verdict", "check first", one)) for one in checks)
+
+
+def _for_tables(comparison: Comparison) -> Iterator[Fact]:
+    """Yield the settings of the next step as they can be pasted into a YAML file, and counts."""
+    verdict, first = comparison.verdict, comparison.verdict.first_divergence
+    if first is not None and first.next_step is not None:
+        import yaml  # slow to import
+
+        section = {settings_file(first.next_step): first.next_step}
+        text = yaml.safe_dump(section, sort_keys=False, allow_unicode=True, width=10_000)
+        yield Fact("next_step", row=("verdict", "next step", str(text).rstrip()))
+        if (takes := first.next_step_bytes) is not None:
+            item = "size of the next step, of one rank"
+            yield Fact("next_step", row=("verdict", item, size(takes)))
+    suspicious = sum(1 for finding in comparison.findings if finding.suspicions)
+    suspicious += sum(agreement.suspicious for agreement in comparison.agreements)
+    some: dict[str, int] = {one: verdict.counts.get(one.value, 0) for one in Status}
+    some["of those that agree, suspicious"] = suspicious
+    whole = {"steps": verdict.steps, "ranks": verdict.ranks, "phases": len(verdict.phases)}
+    counted = {item: number for item, number in some.items() if number}
+    for item, number in ({"records": verdict.compared} | counted | whole).items():
+        yield Fact("counts", row=("counts", item, number))
+
+
+def rounded(value: float | None) -> float | None:
+    """Return a number as a summary shows it; verdict.json has every digit."""
+    return None if value is None else float(f"{value:.4g}")
+
+
+def head_of(comparison: Comparison) -> Head:
+    """Return what a comparison says first."""
+    verdict, first = comparison.verdict, comparison.verdict.first_divergence
+    close = (Status.IDENTICAL, Status.WITHIN_TOLERANCE)
+    head = Head(
+        tone="warn" if verdict.suspicious.records and first is None else _TONES[verdict.status],
+        headline=" ".join(line.strip() for line in texts(headline(verdict))),
+        facts=facts_of(comparison),
+        counts=[
+            (status.value, number, "good" if status in close else "bad")
+            for status in Status
+            if (number := verdict.counts.get(status.value, 0))
+        ],
+    )
+    if first is None:
+        return head
+    place: dict[str, Any] = {"step": first.step, "rank": first.rank, "phase": first.phase}
+    place = {k: v for k, v in {**place, "entry": first.entry}.items() if v is not None}
+    own: dict[str, Any] = {"record": first.record}
+    if first.key is not None:
+        own = {"key": first.key, "micro_step": first.occasion.number}
+    closer = first.next_step
+    return replace(
+        head,
+        sentence=paragraph(first.reasons) if first.reasons else first.explanation,
+        cause=first.cause.value,
+        place={**place, "view": "where", **own},
+        next_step=None if closer is None else next_step_of(closer),
+        next_step_note=None if closer is None else size_of_next(first, False).strip() or None,
+    )
 
 
 def by_subject(facts: Iterable[Fact]) -> dict[str, list[str]]:
     """Return the lines of each subject; [] of one of which nothing is said."""
     lines: dict[str, list[str]] = defaultdict(list)
     for fact in facts:
-        lines[fact.about].append(fact.line)
+        if fact.line:
+            lines[fact.about].append(fact.line)
     return lines
 
 
@@ -281,7 +394,7 @@ def lines_of(comparison: Comparison, seconds: float | None = None, replay: str =
             ranks = [*ranks[: _RANKS - 1], f"{left}{more}", ranks[-1]]
         lines += [say("console.ranks", line=line) for line in ranks]
         lines += _look_closer(comparison, first)
-        lines += [Code(say("replay.command", command=replay))] * bool(replay)
+        lines += [Code(replay, words=say("replay.command"))] * bool(replay)
         if verdict.non_finite.records and not told["suspicious"]:
             lines.append(say("console.agree_non_finite", non_finite=_non_finite(verdict)))
     lines += told["suspicious"]
@@ -289,6 +402,7 @@ def lines_of(comparison: Comparison, seconds: float | None = None, replay: str =
         end = "" if words.endswith("。") else "。" if language() == "zh" else "."
         lines.append(words[0].upper() + words[1:] + end)
     lines += [line[0].upper() + line[1:] for line in told["chosen"]]
+    lines += [line for about, found in told.items() if about not in _PLACED for line in found]
     if comparison.rules:
         uses = (
             say("console.rule_use", rule=use.rule, records=use.records, passed=use.passed)
@@ -325,18 +439,20 @@ def headline(verdict: Verdict) -> Lines:
     scope, non_finite = _scope(verdict), _non_finite(verdict)
     known = {"compared": verdict.compared, "scope": scope}
     if verdict.status is Outcome.IDENTICAL:
-        return [say("console.identical", **known, non_finite=non_finite)]
+        return [Headline(say("console.identical", **known, non_finite=non_finite))]
     if verdict.status is Outcome.WITHIN_TOLERANCE:
         close = verdict.counts["within_tolerance"]
-        return [say("console.within_tolerance", **known, close=close, non_finite=non_finite)]
+        return [
+            Headline(say("console.within_tolerance", **known, close=close, non_finite=non_finite))
+        ]
     if verdict.unread:
         unread = capped(verdict.unread, _LINES)
-        return [say("console.unread", **known), unread, say("console.restore")]
+        return [Headline(say("console.unread", **known)), unread, say("console.restore")]
     if verdict.status is Outcome.INCOMPARABLE:
-        return [say("console.incomparable")]
+        return [Headline(say("console.incomparable"))]
     first = verdict.first_divergence
     assert first is not None
-    return [say("console.diverged", place=occasion_in_words(first))]
+    return [Headline(say("console.diverged", place=occasion_in_words(first)))]
 
 
 def _non_finite(verdict: Verdict) -> str:

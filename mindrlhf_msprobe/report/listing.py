@@ -162,7 +162,7 @@ def render_times(times: Sequence[StepTimes]) -> Lines:
 
 def _account(name: str) -> str:
     """Return what takes room or time is called: a phase, or key data."""
-    return say("listing.key_data") if name == KEY_DATA else name
+    return say("console.key_data") if name == KEY_DATA else name
 
 
 def render_graph_cost(graphs: Mapping[str, Any]) -> list[str]:
@@ -245,7 +245,7 @@ def render_saves(saves: Sequence[KeyDatum], records: Iterable[FoundRecord]) -> L
         records: the same as records, which say what cannot be read.
     """
     unreadable = {
-        (found.step, found.rank, found.micro_step): say("listing.unreadable", why=found.unreadable)
+        (found.step, found.rank, found.micro_step): say("unread.failed", why=found.unreadable)
         for found in records
         if found.unreadable is not None
     }
@@ -263,7 +263,7 @@ def render_saves(saves: Sequence[KeyDatum], records: Iterable[FoundRecord]) -> L
 def _save(leaves: Sequence[Leaf]) -> tuple[str, ...]:
     """Return what a save is, max, min, mean, norm, NaN, Inf and text; of several: of all."""
     if not leaves:
-        return (say("listing.nothing"), *[""] * 7)
+        return (say("console.no_value"), *[""] * 7)
     first, several = leaves[0], len(leaves) > 1
     more = ", …" if len({_kind(leaf) for leaf in leaves}) > 1 else ""
     what = (f"{len(leaves)} × {_kind(first)}" if several else _kind(first)) + more
@@ -286,7 +286,7 @@ def _edge(values: Iterable[Any], choose: Any) -> Any:
 def _kind(leaf: Leaf) -> str:
     """Return a value's dtype and shape, or its type."""
     if leaf.type == "str":
-        return say("listing.text")
+        return say("tables.text")
     if leaf.dtype is None:
         return shortened(leaf.type, _LONGEST_VALUE)
     return f"{shortened(leaf.dtype, _LONGEST_VALUE)} {list(leaf.shape or ())}"
@@ -323,7 +323,7 @@ def render_records(records: Sequence[FoundRecord]) -> Lines:
         if found.values is not None:
             under.append(say("listing.first_values", values=str(found.values)))
         if found.unreadable is not None:
-            under.append(say("listing.unreadable", why=found.unreadable))
+            under.append(say("unread.failed", why=found.unreadable))
         lines += [f"{found.record.name}{argument}  {where}", under]
     return lines
 

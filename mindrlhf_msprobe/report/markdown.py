@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import zip_longest
 from pathlib import Path
 
 from xxhash import xxh3_64_hexdigest
 
 from mindrlhf_msprobe.common.printable import printable
-from mindrlhf_msprobe.report.answer import Code, Lines, Rows
+from mindrlhf_msprobe.report.answer import Code, Headline, Lines, Rows
 
 #: The last line: the hash of what stands before it.
 _MARK = re.compile(rb"<!-- mindrlhf_msprobe ([0-9a-f]{16}) -->\n\Z")
@@ -25,9 +25,14 @@ _CALLS = re.compile(r"@(?=\w)")  # whom it names would get a mail
 
 def as_markdown(lines: Lines) -> str:
     """Return an answer as a Markdown document: its headline, a list, tables and code."""
-    head = []
-    if lines and isinstance(lines[0], str):
-        head, lines = [f"**{_escaped(lines[0])}**", ""], lines[1:]
+    head: list[str] = []
+    first = next((n for n, line in enumerate(lines) if isinstance(line, Headline)), 0)
+    if lines and isinstance(line := lines[first], str):
+        under = first + 1
+        while under < len(lines) and not isinstance(lines[under], (str, Rows)):
+            under += 1
+        head = [f"**{_escaped(line)}**", ""]
+        lines = [*lines[first + 1 : under], *lines[:first], *lines[under:]]
     text = "\n".join([*head, *_listed(lines, ""), "", ""])
     return f"{text}<!-- mindrlhf_msprobe {xxh3_64_hexdigest(text.encode())} -->\n"
 
@@ -41,28 +46,25 @@ def is_markdown(path: Path) -> bool:
 
 def _listed(lines: Lines, indent: str) -> Iterator[str]:
     """Yield lines as a list, what stands under one as a list in it."""
-    for kind, found in groupby(lines, type):
-        if kind is Code:
-            texts = [printable(line) for line in found if isinstance(line, Code)]
-            longest = max(map(len, re.findall("`+", "\n".join(texts))), default=0)
-            fence = "`" * max(3, longest + 1)
-            yield from ((indent + text).rstrip() for text in ("", fence, *texts, fence, ""))
-            continue
-        for line in found:
-            if isinstance(line, str):
-                yield f"{indent}- {_escaped(line)}" if line else ""
-            elif isinstance(line, Rows):
-                yield ""
-                yield from (indent + row for row in _table(line))
-                yield ""
-            else:
-                yield from _listed(line, indent + "  ")
-
-
-def _table(rows: Rows) -> Iterator[str]:
-    for row in (rows.header, None, *rows.rows):
-        cells = ["---"] * len(rows.header) if row is None else [*map(_escaped, row)]
-        yield f"| {' | '.join(cells)} |"
+    block: list[str] = []  # of code
+    for line, following in zip_longest(lines, lines[1:]):
+        if isinstance(line, Code):
+            if line.words.strip():
+                yield f"{indent}- {_escaped(line.words)}"
+            block.append(printable(line))
+            if not isinstance(following, Code) or following.words.strip():
+                longest = max(map(len, re.findall("`+", "\n".join(block))), default=0)
+                fence = "`" * max(3, longest + 1)
+                yield from ((indent + text).rstrip() for text in ("", fence, *block, fence, ""))
+                block = []
+        elif isinstance(line, str):
+            yield f"{indent}- {_escaped(line)}" if line else ""
+        elif isinstance(line, Rows):
+            table = [map(_escaped, row) for row in (line.header, *line.rows)]
+            table.insert(1, map(str, ["---"] * len(line.header)))
+            yield from ("", *(f"{indent}| {' | '.join(row)} |" for row in table), "")
+        else:
+            yield from _listed(line, indent + "  ")
 
 
 def _escaped(text: str) -> str:

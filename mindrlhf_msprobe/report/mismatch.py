@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from mindrlhf_msprobe.findings.mismatch import (
     Stage,
 )
 from mindrlhf_msprobe.phases import ROLLOUT_CORR
-from mindrlhf_msprobe.report.answer import Code, Lines, capped
+from mindrlhf_msprobe.report.answer import Code, Fact, Head, Lines, capped
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import CLOSE, DIFFERS, PLAIN, SUSPICIOUS, Column, Row, Sheet
 from mindrlhf_msprobe.report.trends import is_metric_file, metric_files, write_metrics
@@ -32,7 +33,6 @@ _MOST_LAYERS = 16
 _MOST_NOTES = 6
 _MOST_RANKS = 16
 _LONGEST = 200
-_MORE = "mismatch.more"
 _LAYER = re.compile(r"(?:[^.]+\.)*[0-9]+")
 #: The metrics that are shown, of all that verl has.
 _METRICS = (
@@ -57,7 +57,7 @@ def lines_of(found: Mismatches) -> Lines:
     of_step = [one for one in found.found if one.step == shown.step]
     if len(of_step) > 1:
         lines.append(say("mismatch.ranks", step=shown.step))
-        lines.append(capped(of_step, _MOST_RANKS, _MORE, show=_rank))
+        lines.append(capped(of_step, _MOST_RANKS, show=_rank))
     if len(found.found) > 1:
         statuses = [one.status for one in found.found]
         parted = statuses.count(Agreement.PARTED)
@@ -82,8 +82,8 @@ def _certificate(proof: Certificate) -> Iterator[Any]:
             else:
                 counts = say("mismatch.exact_counts", **place.counts)
                 places.append(say("mismatch.exact_place", counts=counts, **at))
-        yield capped(places, _MOST_RANKS, _MORE)
-    yield capped(map(in_words, proof.reasons), _MOST_NOTES, _MORE)
+        yield capped(places, _MOST_RANKS)
+    yield capped(map(in_words, proof.reasons), _MOST_NOTES)
 
 
 def _rank(one: Mismatch) -> str:
@@ -105,6 +105,29 @@ def headline(one: Mismatch, status: Agreement) -> str:
     return say(f"mismatch.headline_{status.value}", **phases, **place)
 
 
+TONES = {
+    Agreement.IDENTICAL: "good",
+    Agreement.WITHIN_ROUNDING: "good",
+    Agreement.PARTED: "bad",
+    Agreement.UNDECIDED: "unknown",
+}
+
+
+def head_of(found: Mismatches) -> Head:
+    """Return what is said first of all steps."""
+    one = found.first or found.found[0]
+    counts = Counter(each.status for each in found.found)
+    return Head(
+        tone=TONES[found.status],
+        headline=headline(one, found.status),
+        sentence=None if one.first is None else one.first.name,
+        cause=one.cause and f"mismatch_{one.cause.value}",
+        place={"view": "mismatch", "step": one.step, "rank": one.rank},
+        facts=[Fact("said", in_words(said)) for said in one.said],
+        counts=[(status.value, n, TONES[status]) for status, n in counts.items()],
+    )
+
+
 def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
     yield headline(one, status)
     under = [] if one.first is None else [shortened(one.first.name, _LONGEST)]
@@ -119,7 +142,11 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
     yield under
     if births := [stage for stage in one.births if stage is not one.first]:
         yield say("mismatch.births")
-        yield capped(births, _MOST_BIRTHS, _MORE, show=_birth)
+        shown = []
+        for of in births:
+            how = {"apart": of.apart, "entered": of.entered}
+            shown.append(say("mismatch.birth", name=shortened(of.name, _LONGEST), **how))
+        yield capped(shown, _MOST_BIRTHS)
     yield from _growth(one)
     if one.experts:
         apart = [
@@ -128,7 +155,7 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
             if of.others
         ]
         yield say("mismatch.routers", routers=len(one.experts), apart=len(apart))
-        yield capped(apart, _MOST_LAYERS, _MORE)
+        yield capped(apart, _MOST_LAYERS)
     yield from _weights(one)
     names = [name for name in _METRICS if f"rollout_corr/{name}" in one.metrics]
     if names:
@@ -137,7 +164,7 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
             f"rollout_corr/{name:<24} {one.metrics[f'rollout_corr/{name}']:.4g}" for name in names
         ]
     notes = (say("mismatch.note", note=in_words(note)) for note in one.notes)
-    yield from capped(notes, _MOST_NOTES, _MORE)
+    yield from capped(notes, _MOST_NOTES)
     if one.tokens:
         counts = {"rows": one.rows, "tokens": one.tokens}
         compared, left = len(one.stages), len(one.not_compared)
@@ -153,11 +180,6 @@ def how_far(stage: Stage) -> Iterator[str]:
         text = say("mismatch.text", text=token.text) if token.text else ""
         place = {"sample": token.sample, "position": token.position, "id": token.id}
         yield say("mismatch.worst", role=say(f"mismatch.role_{token.role}"), text=text, **place)
-
-
-def _birth(stage: Stage) -> str:
-    name = shortened(stage.name, _LONGEST)
-    return say("mismatch.birth", name=name, apart=stage.apart, entered=stage.entered)
 
 
 def _growth(one: Mismatch) -> Iterator[Any]:
@@ -223,7 +245,7 @@ _VALUES = (
     Column("rounding explains", 16, "shown.allowed"),
     Column("rows", 8, "shown.rows"),
     Column("rows not equal", 14, "shown.unequal"),
-    Column("rows born apart", 14, "shown.born"),
+    Column("rows where it arises", 16, "shown.born"),
     Column("dtype of rollout", 16, lambda one: one.shown.dtypes[0]),
     Column("dtype of training", 16, lambda one: one.shown.dtypes[1]),
     Column("worst sample", 12, _worst("sample")),

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.common.printable import size
 from mindrlhf_msprobe.findings import (
     Agreement,
     Cause,
     Comparison,
-    Divergence,
+    Keyword,
+    Outcome,
     Preflight,
     Spread,
     Status,
 )
 from mindrlhf_msprobe.report.comparison import (
-    before,
-    by_subject,
     facts_of,
-    inside_words,
-    occasion_in_words,
-    settings_file,
+    rounded,
 )
 from mindrlhf_msprobe.report.messages import say, text_of, texts_of
 from mindrlhf_msprobe.report.preflight import INITIAL_WEIGHTS, values_of, weights_of
@@ -120,83 +116,36 @@ _VERDICT_COLUMNS = (
 )
 
 
+#: Rows of a comparison stand in this order: by their sections, or what they are called.
+_ROWS = (
+    *("status", "A (baseline)", "B (under test)", "earlier", "chosen", "where", "record"),
+    *("argument", "origin", "operator", "source", "cause", "explanation", "inside"),
+    *("max abs error", "max rel error", "check first", "agreed before", "last that agreed"),
+    *("next step", "size of the next step, of one rank", "ranks", "counts"),
+)
+
+
 def _verdict_sheet(comparison: Comparison) -> Sheet:
-    verdict, first = comparison.verdict, comparison.verdict.first_divergence
-    told = by_subject(facts_of(comparison))
-    rows: list[Row] = [
-        _row("verdict", "status", verdict.status.value, colour=OUTCOMES[verdict.status]),
-        _row("verdict", "A (baseline)", comparison.run_a),
-        _row("verdict", "B (under test)", comparison.run_b),
-    ]
-    if comparison.earlier is not None:
-        rows += [_row("earlier", comparison.earlier[1].value, line) for line in told["earlier"]]
-    rows += [_row("chosen", None, line) for line in told["chosen"]]
-    if first is not None:
-        rows += [_row("verdict", item, value) for item, value in _of_divergence(first, told)]
-    rows += [_row("ranks", None, line) for line in told["ranks"]]
-    rows += _counts(comparison)
-    rows += [row for place in verdict.spread for row in _spread_rows(place)]
+    found = [fact.row for fact in facts_of(comparison, table=True) if fact.row is not None]
+    rows: list[Row] = []
+    for section, item, value in sorted(found, key=_order):
+        of = value if isinstance(value, Outcome) else item
+        colour = OUTCOMES[of] if isinstance(of, Outcome) else PLAIN
+        colour = colour_of(of) if isinstance(of, Status) else colour
+        row = [text.value if isinstance(text, Keyword) else text for text in (item, value)]
+        rows.append(_row(section, *row, colour=colour))
+    rows += [row for place in comparison.verdict.spread for row in _spread_rows(place)]
     return Sheet.ours("verdict", _VERDICT_COLUMNS, rows)
+
+
+def _order(row: tuple[str, Any, Any]) -> int:
+    section, item, _ = row
+    name = item if section == "verdict" else section
+    return _ROWS.index(name) if name in _ROWS else len(_ROWS)
 
 
 def _row(*values: Any, colour: str = PLAIN) -> Row:
     return colour, values
-
-
-def _of_divergence(
-    first: Divergence, told: Mapping[str, Sequence[str]]
-) -> Iterator[tuple[str, Any]]:
-    """Yield each item that is said of a first divergence, and its value."""
-    yield "where", occasion_in_words(first)
-    yield "record", first.record
-    for item, known in (
-        ("argument", first.argument),
-        ("origin", first.entry),
-        ("operator", "".join(told["operator"])),
-        ("source", first.source),
-    ):
-        if known:
-            yield item, known
-    yield "cause", first.cause.value
-    yield "explanation", first.explanation
-    yield "inside", inside_words(first.inside) or say("tables.nothing_holds")
-    if first.max_abs_err:
-        yield "max abs error", _rounded(first.max_abs_err)
-        yield "max rel error", _rounded(first.max_rel_err)
-    for line in told["check_first"]:
-        yield "check first", line
-    yield "agreed before", before(first) or say("tables.nothing_before")
-    if first.last_agreeing:
-        yield "last that agreed", first.last_agreeing
-    if first.next_step is not None:
-        import yaml  # slow to import
-
-        # It can be pasted into a YAML file.
-        section = {settings_file(first.next_step): first.next_step}
-        text = yaml.safe_dump(section, sort_keys=False, allow_unicode=True, width=10_000)
-        yield "next step", str(text).rstrip()
-        if first.next_step_bytes is not None:
-            yield "size of the next step, of one rank", size(first.next_step_bytes)
-
-
-def _rounded(value: float | None) -> float | None:
-    """Return a number as a summary shows it; verdict.json has every digit."""
-    return None if value is None else float(f"{value:.4g}")
-
-
-def _counts(comparison: Comparison) -> Iterator[Row]:
-    verdict = comparison.verdict
-    yield _row("counts", "records", verdict.compared)
-    for status in Status:
-        if number := verdict.counts.get(status.value, 0):
-            yield _row("counts", status.value, number, colour=colour_of(status))
-    suspicious = sum(1 for finding in comparison.findings if finding.suspicions)
-    suspicious += sum(agreement.suspicious for agreement in comparison.agreements)
-    if suspicious:
-        yield _row("counts", "of those that agree, suspicious", suspicious)
-    yield _row("counts", "steps", verdict.steps)
-    yield _row("counts", "ranks", verdict.ranks)
-    yield _row("counts", "phases", len(verdict.phases))
 
 
 def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
@@ -209,9 +158,9 @@ def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
         texts_of(said) or None,
         place.different,
         place.compared,
-        _rounded(place.max_abs_err),
-        _rounded(place.max_rel_err),
-        _rounded(place.factor) if place.zero is None else say(f"console.{place.zero}_zero"),
+        rounded(place.max_abs_err),
+        rounded(place.max_rel_err),
+        rounded(place.factor) if place.zero is None else say(f"console.{place.zero}_zero"),
     )
     for layer in place.layers:
         yield from _spread_rows(layer, place.place)

@@ -158,7 +158,7 @@ def _apart(blocks: Sequence[Lines]) -> Lines:
 
 def _block(of_runs: Sequence[Series | None], runs: Sequence[str]) -> Iterator[Any]:
     some = next(series for series in of_runs if series is not None)
-    parts = [some.name, some.statistic, some.phase, say("trend.rank", rank=some.rank)]
+    parts = [some.name, some.statistic, some.phase, say("console.of_rank", rank=some.rank)]
     yield "  ".join(filter(None, parts))
     yield from map(Code, plot([_line(series) for series in of_runs], width()))
     under = []
@@ -197,7 +197,7 @@ def _listed(steps: Sequence[int]) -> dict[str, Any]:
 
 
 def similarity_lines(found: GradientTrend) -> Lines:
-    """Return how alike gradients are: a plot for each rank and phase, then what is suspicious."""
+    """Return how similar gradients are: a plot for each rank and phase, then what is suspicious."""
     groups: dict[tuple[int, str], list[OfUpdate]] = {}
     for update in found.updates:
         groups.setdefault((update.rank, update.phase), []).append(update)
@@ -206,7 +206,7 @@ def similarity_lines(found: GradientTrend) -> Lines:
 
 
 def _similar(rank: int, phase: str, updates: Sequence[OfUpdate]) -> Iterator[Any]:
-    yield "  ".join((say("trend.similarity"), phase, say("trend.rank", rank=rank)))
+    yield "  ".join((say("trend.similarity"), phase, say("console.of_rank", rank=rank)))
     among = max(update.update for update in updates) + 1
     x = np.array([update.step + update.update / among for update in updates])
     y = np.array([update.value for update in updates])
@@ -312,11 +312,11 @@ _OF_SIMILARITY = (
 def write_series(
     sides: Sequence[Sequence[Series | None]], runs: int, csv: str | None, events: str | None
 ) -> None:
-    """Write the files that were asked for.
+    """Write the files that are wanted.
 
     Args:
         runs: how many there are; of several, each has a folder of event files: A, B, ….
-        csv, events: the file, the directory; None: not asked for.
+        csv, events: the file, the directory; None: not wanted.
 
     Raises:
         UsageError: tensorboardX is not installed.
@@ -396,7 +396,7 @@ def write_events(files: EventFiles, side: str, series: Series) -> None:
 
 
 def write_similarity(found: GradientTrend, csv: str | None, events: str | None) -> None:
-    """Write the files that were asked for; see `write_series`."""
+    """Write the files that are wanted; see `write_series`."""
     if csv is not None:
         rows = []
         for one in found.similarities:

@@ -131,10 +131,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float)
 
 
-def _id(finding: Finding) -> Any:
-    return int(finding.path) if _INDEX.fullmatch(finding.path) else finding.path or 0
-
-
 def _text_of(side: str) -> _Cell:
     value = attrgetter(f"{side}.value")
     return lambda finding: value(finding) if isinstance(value(finding), str) else None
@@ -167,7 +163,7 @@ _SAVE: tuple[Column, ...] = (
     _column("step"),
     _column("rank"),
     _column("micro_step"),
-    _column("id", _id),
+    _column("id", lambda f: int(f.path) if _INDEX.fullmatch(f.path) else f.path or 0),
 )
 _COMPARED_KEYS: tuple[Column, ...] = (
     *_both("shape", shape_of),

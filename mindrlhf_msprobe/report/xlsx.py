@@ -12,6 +12,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,6 +21,8 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.printable import printable_json
+from mindrlhf_msprobe.report.answer import Answer
+from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import (
     FILLS,
     PLAIN,
@@ -30,7 +33,7 @@ from mindrlhf_msprobe.report.sheets import (
     clean,
     plain,
 )
-from mindrlhf_msprobe.storage.outputs import Output, json_of, refuse_directory, written
+from mindrlhf_msprobe.storage.outputs import Output, json_of, refuse, refuse_directory, written
 
 _MANY_ROWS = 100_000  # may need more than a zip file holds without its extension
 _MOST_WAITING = 4  # chunks that wait to be compressed
@@ -139,27 +142,28 @@ class AnswerFiles:
         table = Output(path / self.table, workbook_of(self.columns))
         return [table, Output(path / self.result, json_of(*self.keys))]
 
-    def write(
-        self,
-        directory: str | Path,
-        sheets: Sequence[Sheet],
-        content: Any,
-        runs: Iterable[str | Path] = (),
-    ) -> list[Path]:
-        """Write both files and return their paths.
+    def answer(
+        self, directory: str | None, runs: Sequence[str], find: Callable[[], Answer]
+    ) -> Answer:
+        """Return an answer, whose files lie in a directory; None: it has none.
 
         Args:
-            content: of the JSON.
-            runs: which they must not lie in.
+            runs: which the files must not lie in.
+            find: finds it; before that, what cannot be written is refused.
 
         Raises:
             RunError: they cannot be written there.
         """
+        if directory is None:
+            return find()
         outputs = self.outputs(directory)
+        refuse(*outputs, runs=runs)
+        found = find()
         with written(*outputs, runs=runs) as (table, result):
-            write_xlsx(table, sheets)
-            result.write_bytes(json_text(content))
-        return [output.path for output in outputs]
+            write_xlsx(table, found.tables())
+            result.write_bytes(json_text(found.content()))
+        said = say("console.written", files=", ".join(str(output.path) for output in outputs))
+        return replace(found, lines=lambda: [*found.lines(), said])
 
 
 def json_text(content: Any) -> bytes:

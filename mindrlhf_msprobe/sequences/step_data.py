@@ -145,7 +145,7 @@ def array_of(datum: KeyDatum) -> np.ndarray:
     try:
         return datum.records[0].array()
     except ArrayFileError as error:
-        why = message("trend.unread_key", key=datum.key, why=error.said)
+        why = message("error.unread", path=datum.key, why=error.said)
         raise Unavailable(why) from None
 
 

@@ -151,7 +151,7 @@ class Snapshot:
             raise RunError.saying("collect.no_file", path=path) from None
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             why = getattr(error, "strerror", None) or error
-            raise RunError.saying("collect.unread", path=path, why=why) from None
+            raise RunError.saying("error.unread", path=path, why=why) from None
         if len(raw) > bounds.METADATA:
             most = bounds.in_bytes(bounds.METADATA)
             raise RunError.saying("collect.too_large", path=path, most=most)

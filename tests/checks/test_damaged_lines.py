@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 
 import pytest
 from helpers.health_runs import HealthRun, tensor
@@ -17,7 +18,7 @@ from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.findings.accuracy import Accuracy
 from mindrlhf_msprobe.findings.health import Health, Severity
 from mindrlhf_msprobe.report import accuracy
-from mindrlhf_msprobe.report.answer import as_text
+from mindrlhf_msprobe.report.answer import Answer, as_text
 from mindrlhf_msprobe.report.checks import lines_of
 from mindrlhf_msprobe.storage.place import Place
 
@@ -196,9 +197,9 @@ def test_accuracy_reads_on_behind_a_bad_line(healthy, tmp_path, capsys):
         assert found.status is Accuracy.WRONG, (at, value)
         json.dumps(found.to_json(), allow_nan=False)
         if number % 20 == 0:
-            as_text(accuracy.lines_of(found))
-            sheets, content = accuracy.sheets_of(found), found.to_json()
-            accuracy.FILES.write(tmp_path / f"out{number}", sheets, content)
+            lines, sheets = partial(accuracy.lines_of, found), partial(accuracy.sheets_of, found)
+            find = partial(Answer, 0, lines, found.to_json, sheets)
+            as_text(accuracy.FILES.answer(str(tmp_path / f"out{number}"), [], find).lines())
     ordinary = changed(OPINION, ("tensors", 0, "opinion"), "ordinary")
     write_lines(healthy, OPINIONS, ordinary)
     assert main(["accuracy", str(healthy)]) == 0

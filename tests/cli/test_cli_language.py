@@ -55,7 +55,7 @@ def command(runs, *arguments, **variables):
         (("show", "a"), "已完成", "finished"),
         (("estimate", "a"), "剩余空间", "are free at"),
         (("merge", "-o", "merged", ""), "路径为空", "the path of a run is empty"),
-        (("demo", "--output", "demo", "--steps", "0"), "取值范围", "expected 1 or more"),
+        (("demo", "--output", "demo", "--steps", "0"), "应为", "expected 1 or more"),
         (("run", "--help"), "启动训练的脚本", "the script that starts the training"),
     ],
 )

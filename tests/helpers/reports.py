@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.findings import Comparison, Finding, Side, Status
-from mindrlhf_msprobe.report.files import write_comparison
+from mindrlhf_msprobe.report.staging import write_comparison
 
 
 def finding(status: Status = Status.DIFFERENT, **values: Any) -> Finding:
@@ -16,6 +17,9 @@ def finding(status: Status = Status.DIFFERENT, **values: Any) -> Finding:
     return Finding(**{"record": "x", "status": status, **place, **sides, **values})
 
 
-def write_report(comparison: Comparison, output: Path, **options: Any) -> list[str]:
+def write_report(
+    comparison: Comparison, output: Path, lang: str | None = None, **options: Any
+) -> list[str]:
     """Write all tables and verdict.json into `output`; return the tables' names."""
-    return list(write_comparison(comparison, output, **options).tables)
+    with speaking(lang):
+        return list(write_comparison(comparison, output, **options).tables)

@@ -27,7 +27,11 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     Weights,
 )
-from mindrlhf_msprobe.report.comparison import before, render
+from mindrlhf_msprobe.report import comparison as comparison_report
+from mindrlhf_msprobe.report import summary
+from mindrlhf_msprobe.report.answer import Fact
+from mindrlhf_msprobe.report.comparison import before, head_of, lines_of, render
+from mindrlhf_msprobe.report.markdown import as_markdown
 from mindrlhf_msprobe.report.messages import paragraph, text_of
 from mindrlhf_msprobe.report.preflight import merged, preflight_lines
 
@@ -179,7 +183,10 @@ def test_where_the_difference_went_is_shown_with_its_growth():
 
 
 def test_what_differs_before_any_tensor_comes_first():
-    """Weights, then seeds, then versions, six lines at most; a role is named once."""
+    """Weights, then seeds, then versions, six lines at most; a role is named once.
+
+    An issue begins with the headline.
+    """
     differences = [
         *(Difference("configurations", f"lr{n}", "1", "2") for n in range(6)),
         Difference("versions", "mindspore", "2.6", "2.7"),
@@ -190,7 +197,9 @@ def test_what_differs_before_any_tensor_comes_first():
         Weights("actor", 120, different=("w1", "w2", "w3", "w4"), only_in_b=("w5",)),
         Weights("critic", 10),
     )
-    lines = render(parted(preflight=Preflight(tuple(differences), weights))).splitlines()
+    comparison = parted(preflight=Preflight(tuple(differences), weights))
+    lines = render(comparison).splitlines()
+    assert as_markdown(lines_of(comparison)).startswith("**DIVERGED at step 2")
     assert lines[:8] == [
         "Before any tensor, these settings differ:",
         "  initial weights of actor: 4 of 120 parameters differ, 1 only in B (w1, w2, w3, …)",
@@ -222,6 +231,23 @@ def test_every_list_is_capped():
         "Tolerance: rtol 0.001 (rule 1): 100 records, 20 agree only by it; "
         "rtol 0.002 (rule 2): 100 records, 20 agree only by it; … 1 more in summary.xlsx"
     )
+
+
+def test_a_new_fact_is_shown_by_all_that_show_an_answer(monkeypatch):
+    """It is listed once; console, page and summary.xlsx need to know nothing of it."""
+    known = comparison_report.facts_of
+
+    def facts_of(comparison, **options):
+        fact = Fact("temperature", "It was warm.", ("verdict", "temperature", 31))
+        return [*known(comparison, **options), fact]
+
+    for module in (comparison_report, summary):
+        monkeypatch.setattr(module, "facts_of", facts_of)
+    found = parted()
+    assert "It was warm." in render(found).splitlines()
+    assert {"text": "It was warm.", "link": None} in head_of(found).to_json()["lines"]
+    verdict = summary.summary_of(found)[0]
+    assert ("verdict", "temperature", 31) in [tuple(row[:3]) for _, row in verdict.rows()]
 
 
 def test_the_summary_is_the_table_that_is_named():

@@ -9,7 +9,7 @@ import pytest
 from helpers.runs import Recording
 from markdown_it import MarkdownIt
 
-from mindrlhf_msprobe.report.answer import Code, Rows, as_text
+from mindrlhf_msprobe.report.answer import Code, Headline, Rows, as_text
 from mindrlhf_msprobe.report.markdown import as_markdown, is_markdown
 
 HOSTILE = (
@@ -53,6 +53,42 @@ def test_a_name_is_shown_as_it_is_and_is_no_markup(name):
 def test_nobody_is_called():
     """GitHub sends a mail to whom a text names behind an @."""
     assert re.search(r"@\w", as_markdown(["x", ["@somebody and a@b"]])) is None
+
+
+def test_the_headline_comes_first_with_what_stands_under_it():
+    """A console says before it what differs before any tensor; an issue begins with the answer."""
+    lines = ["before", ["a"], Headline("the answer"), ["why"], "after"]
+    assert as_text(lines) == "before\n  a\nthe answer\n  why\nafter"
+    _, bare = rendered(as_markdown(lines))
+    assert bare.split() == ["the", "answer", "why", "before", "a", "after"]
+    assert as_markdown(lines).startswith("**the answer**\n")
+
+
+def test_a_command_to_copy_stands_in_a_block_of_its_own():
+    """Without the words before it, which a console shows on the same line."""
+    lines = ["x", [Code("rm a", words="to remove: "), Code("mv a b", words="to move: ")]]
+    assert as_text(lines) == "x\n  to remove: rm a\n  to move: mv a b"
+    html, bare = rendered(as_markdown(lines))
+    assert re.findall("<pre><code>(.*?)</code></pre>", html, re.DOTALL) == ["rm a\n", "mv a b\n"]
+    assert "to remove:" in [line.strip() for line in bare.splitlines()]
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_a_command_that_fails_leaves_no_earlier_answer(tmp_path, cli, as_json):
+    """What stands in the file is what was wrong, not what another command found."""
+    recording = Recording(tmp_path / "a")
+    with recording.phase("actor_update"):
+        recording.call("x", "Net", lambda x: x, np.ones(2))
+    recording.end_step()
+    recording.close()
+    file = tmp_path / "answer.md"
+    cli("show", tmp_path / "a", *as_json, "--markdown", file, code=0)
+    assert "actor_update" in file.read_text("utf-8")
+    wrong = cli("show", tmp_path / "gone", *as_json, "--markdown", file, code=2).err
+    _, bare = rendered(file.read_text("utf-8"))
+    assert " ".join(bare.split()) == " ".join(wrong.split())
+    assert is_markdown(file)
+    cli("show", tmp_path / "a", "--markdown", file, code=0)
 
 
 def test_the_answer_of_a_comparison_is_a_document(tmp_path, cli):

@@ -17,8 +17,7 @@ import pytest
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison, Finding, Outcome, Side, Status, Verdict
 from mindrlhf_msprobe.report import staging, workbook
-from mindrlhf_msprobe.report.files import write_comparison
-from mindrlhf_msprobe.report.staging import OutputError, check_output
+from mindrlhf_msprobe.report.staging import OutputError, check_output, write_comparison
 from mindrlhf_msprobe.storage import outputs
 
 AS_ROOT = os.geteuid() == 0
@@ -126,7 +125,7 @@ KILLED = """
     sys.path.insert(0, {tests!r})
     from test_staging import comparison
     from mindrlhf_msprobe.report import staging
-    from mindrlhf_msprobe.report.files import write_comparison
+    from mindrlhf_msprobe.report.staging import write_comparison
     replace, calls = os.replace, []
     def killed(source, target):
         calls.append(source)

@@ -81,7 +81,7 @@ class RecordedCalls:
         self.steps = sorted({datum.step for datum in self._run.key_data(key, rank=rank)})
         if not self.steps:
             keys = sorted(self._run.keys)
-            shown = ", ".join(keys) or message("error.playback_nothing")
+            shown = ", ".join(keys) or message("console.no_value")
             raise RunError.saying(
                 "error.playback_no_calls", path=root, rank=rank, key=key, keys=shown
             )
@@ -209,7 +209,7 @@ def _content_said(kind: str, content: Any) -> Message | str:
     if kind in ("list", "tuple", "dict", "array"):
         return message("error.playback_items", kind=kind, count=len(content))
     if kind in ("leaf", "scalar", "text"):
-        return message("error.playback_tensor" if kind != "text" else "error.playback_text")
+        return message("lost.tensor" if kind != "text" else "error.playback_text")
     return str(content)
 
 

@@ -30,7 +30,7 @@ def log_start(config: ProbeConfig, root: Path, step: int, *, continues: bool) ->
     phases = [p.name for p in config.phase_table().values() if config.records_phase(p)]
     parts = (
         (message("log.layers", phases=phases, steps=_steps(config)), phases),
-        (message("listing.key_data"), config.key_data_dump),
+        (message("console.key_data"), config.key_data_dump),
         (message("log.configurations"), config.configurations_dump),
     )
     what = [part for part, wanted in parts if wanted] or [message("log.nothing_on")]
@@ -123,7 +123,7 @@ def log_disk_room(config: ProbeConfig, root: Path, step: int, written: Mapping[s
     if config.keep_mb:
         more = min(more, max(0, (config.keep_mb << 20) - taken))
     needed, free = more * ranks, free_bytes(root)
-    named = {KEY_DATA: message("listing.key_data")}
+    named = {KEY_DATA: message("console.key_data")}
     parts = [(named.get(name, name), size(count)) for name, count in written.items() if count]
     took = message("log.took", step=step, size=size(taken), parts=parts)
     there = {"free": size(free), "root": str(root)}

@@ -92,7 +92,7 @@ class OpenStep:
         """
         with self._changed:
             if self._closed:
-                raise UsageError.saying("error.data_after_close", key=key)
+                raise UsageError.saying("error.after_close", call=f"save_data({key!r})")
             step, micro_step = self.number, self._micro_steps.setdefault(key, 0)
             if counted:
                 self._micro_steps[key] = micro_step + 1

@@ -215,7 +215,7 @@ class Saves:
         note = self._run.writer.manifest.note_left_out
         news = [key for key in missing if note(KEY_DATA, key, why)]
         if news:
-            warn("log.saved_without_probe", keys=", ".join(news), why=why)
+            warn("log.no_key_data", keys=news, why=[why])
 
 
 def _runs_again() -> bool:

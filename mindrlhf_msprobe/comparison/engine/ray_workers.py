@@ -197,7 +197,7 @@ def _refuse_unlike(theirs: dict[str, str], own: dict[str, str]) -> None:
     if any(theirs[key] != own.get(key) for key in ("version", "fingerprint")):
         parent = Path(own["path"]).parent
         what = f"{theirs['version']}, {theirs['path']}"
-        where = message("error.of_machine", what=what, machine=theirs["machine"])
+        where = message("error.on_machine", what=what, machine=theirs["machine"])
         raise UsageError.saying(
             "error.ray_other_copy",
             where=where,
@@ -224,5 +224,7 @@ def _ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError as error:
-        raise UsageError.saying("error.no_ray", error=error) from None
+        raise UsageError.saying(
+            "error.no_package", package="ray", error=error, extra="ray"
+        ) from None
     return ray

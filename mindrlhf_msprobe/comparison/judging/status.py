@@ -131,7 +131,8 @@ def load_decoder(path: str | Path) -> Decode:
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise UsageError.saying("error.no_tokenizers", error=error) from None
+        needs = {"package": "tokenizers", "extra": "tokenizer"}
+        raise UsageError.saying("error.no_package", error=error, **needs) from None
     file = Path(path)
     if file.is_dir():
         file = file / "tokenizer.json"

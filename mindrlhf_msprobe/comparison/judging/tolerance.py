@@ -115,7 +115,9 @@ def _rule(path: str | Path, text: Any, values: Any) -> Rule:
     try:
         pattern(text)
     except PatternError as error:
-        raise ConfigError.saying("error.rule_pattern", path=path, text=text, error=error) from None
+        raise ConfigError.saying(
+            "error.rule_pattern", where=path, pattern=text, why=error
+        ) from None
     try:
         return Rule(text, Tolerance(**{name: _number(v) for name, v in values.items()}))
     except ConfigError as error:

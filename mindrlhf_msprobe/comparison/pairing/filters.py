@@ -117,7 +117,7 @@ def _steps(given: object) -> tuple[tuple[int, int], ...]:
             continue
         match = _RANGE.fullmatch(part) if isinstance(part, str) else None
         if match is None:
-            raise UsageError.saying("error.steps", given=given, steps=_STEPS)
+            raise UsageError.saying("error.expected", name="steps", value=given, what=_STEPS)
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise UsageError.saying(
@@ -155,7 +155,7 @@ def _key_pairs(given: object) -> tuple[tuple[str, str], ...]:
     pairs: list[tuple[Any, Any]] = [*given.items()] if isinstance(given, Mapping) else []
     for item in () if isinstance(given, Mapping) else _several(given):
         if not isinstance(item, str):
-            raise UsageError.saying("error.keys", given=given, keys=_KEYS)
+            raise UsageError.saying("error.expected", name="keys", value=given, what=_KEYS)
         for name in item.split(","):  # `key` or `key_of_a=key_of_b`
             left, two, right = (part.strip() for part in name.partition("="))
             pairs.append((left, right if two else left))
@@ -163,7 +163,7 @@ def _key_pairs(given: object) -> tuple[tuple[str, str], ...]:
     for left, right in pairs:
         for name in (left, right):
             if not isinstance(name, str) or not name:
-                raise UsageError.saying("error.keys", given=given, keys=_KEYS)
+                raise UsageError.saying("error.expected", name="keys", value=given, what=_KEYS)
         if left in seen:
             raise UsageError.saying("error.key_twice", given=given, left=left)
         seen.add(left)
@@ -203,14 +203,15 @@ def check_keys(chosen: Filters, a: Sequence[str], b: Sequence[str]) -> None:
         UsageError: one of them is not there.
     """
     for left, right in chosen.keys:
-        sides = [(left, {*a}, "a_does_not_hold"), (right, {*b}, "b_does_not_hold")]
+        lacks = [message("error.does_not_hold", side=side) for side in "AB"]
+        sides = [(left, {*a}, lacks[0]), (right, {*b}, lacks[1])]
         if left == right:
-            sides = [(left, {*a, *b}, "neither_holds")]
+            sides = [(left, {*a, *b}, message("error.neither_holds"))]
         for name, known, who in sides:
             if name not in known:
                 raise UsageError.saying(
                     "error.no_key",
-                    who=Message(f"error.{who}"),
+                    who=who,
                     name=name,
                     nearest=nearest_of(name, known),
                     value=_some(sorted(known)),
@@ -255,13 +256,13 @@ def check_names(chosen: Filters, steps: Callable[[], Iterable[tuple[StepData, St
                 names |= dict.fromkeys((cell, cell.rpartition(".")[2]))
         seen = list(itertools.islice(names, _SEARCHED))
         near = difflib.get_close_matches(words, seen, n=3, cutoff=0.3)
-        hint = message("error.nearest_names", names=", ".join(near or seen[:3])) if seen else ""
+        hint = message("error.nearest_records", names=", ".join(near or seen[:3])) if seen else ""
         raise UsageError.saying("error.pattern_unused", option=option, text=text, hint=hint)
 
 
 def _some(names: Sequence[str]) -> Message:
     if not names:
-        return message("error.no_keys_at_all")
+        return message("console.none")
     left = len(names) - _SHOWN
     more = message("error.more", count=left) if left > 0 else ""
     return message("error.some", names=", ".join(names[:_SHOWN]), more=more)
@@ -303,7 +304,7 @@ class StepFilter:
         if self._unlike and pair.entry is not None and (why := self._unlike_phase(pair, missing)):
             return why
         if self._chosen.common:
-            return message(f"coverage.only_one_has_{self._what(pair, missing)}")
+            return message("coverage.only_one_has", what=self._what(pair, missing))
         return None
 
     @cached_property

@@ -93,7 +93,7 @@ class View:
             entries = self.run.entries(step=at[0], rank=at[1])
         dialect = self.run.dialect
         removed = (kind for kind in thinned.KINDS if self.run.is_thinned(kind, *at))
-        left = {THINNED: {kind: (message(f"coverage.thinned_{kind}"),) for kind in removed}}
+        left = {THINNED: {kind: (message("coverage.thinned", what=kind),) for kind in removed}}
         problems = [p for p in self.run.problems if p.concerns(*at) and not p.partial]
         return StepData(
             entries=entries,

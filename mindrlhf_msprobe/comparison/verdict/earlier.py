@@ -9,13 +9,12 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.findings import SCHEMA, Divergence, Earlier, Outcome, Relation
+from mindrlhf_msprobe.findings import SCHEMA, VERDICT_FILE, Divergence, Earlier, Outcome, Relation
 from mindrlhf_msprobe.phases import SET_KEYS, key_data_home
 from mindrlhf_msprobe.storage.layout import UnreadError
 from mindrlhf_msprobe.storage.manifest.run_file import refuse_other_schema
 from mindrlhf_msprobe.storage.records import cell_name, direction_of, is_optimizer_state
 
-VERDICT_FILE = "verdict.json"
 _MOST_BYTES = 64 << 20
 _LONGEST = 1000  # characters of a name
 

@@ -58,7 +58,7 @@ class LossValues:
             keys |= saved.keys | saved.saved_already
             where = f"{type(loss).__name__}.{method}"
             for name, key in wanted:
-                reasons.setdefault(key, message("trainer.no_variable", of=where, name=name))
+                reasons.setdefault(key, message("trainer.no_variables", of=where, names=[name]))
         self.keys = frozenset(keys)
         lost_by_reason: dict[Message, list[str]] = {}
         for key, reason in reasons.items():

@@ -248,10 +248,9 @@ class _Written:
         try:
             if record.location is None and leaf.why is None:
                 if self._draw is None:
-                    entry, of = self._call.entry, "" if operator is None else "_of_operator"
-                    place = {"phase": entry.phase, "step": entry.step}
-                    shown = shortened(record.name)
-                    raise RunError.saying(f"replay.no_elements{of}", record=shown, **place)
+                    entry, shown = self._call.entry, shortened(record.name)
+                    place = {"phase": entry.phase, "step": entry.step, "operator": operator}
+                    raise RunError.saying("replay.no_elements", record=shown, **place)
                 array = self._draw(leaf)
             else:
                 array = record.array()
@@ -262,8 +261,8 @@ class _Written:
             self._files.add(file.lower())
             save_npy(self._folder / file, array)
         except ArrayFileError as error:
-            why = {"record": shortened(record.name), "why": error.said}
-            raise RunError.saying("replay.unread", **why) from None
+            name = shortened(record.name)
+            raise RunError.saying("error.unread", path=name, why=error.said) from None
         node = {"file": file, "dtype": leaf.dtype, "shape": list(leaf.shape or ())}
         # A gradient that is the difference of two: by how much an element may be off.
         return node if leaf.rounding is None else {**node, "rounding": leaf.rounding}

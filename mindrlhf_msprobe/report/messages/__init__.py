@@ -3,9 +3,10 @@
 `texts/` has the sentences, a file a subject, both languages side by side: area → name of the code →
 language → template; `templates.py` says what may stand in its braces, and what stands under `#` is
 a comment. `coverage.no_gradients` is `no_gradients` of the area `coverage`; several areas may share
-a file (`_SHARED`). `coverage.pieces` are parts of the templates of `coverage`; where several
-parameters decide which of them is said, `choices.py` does so for both languages. `words.py` has
-lists, ordinals and names as each language shows them.
+a file (`_SHARED`). A text that another code has, too, stands once: `"state_different":
+"tables.different"` says what that one says. `coverage.pieces` are parts of the templates of
+`coverage`; where several parameters decide which of them is said, `words.py` does so for both
+languages. It has lists, ordinals and names as each language shows them, too.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from typing import Any
 
 from mindrlhf_msprobe.common.language import LANGUAGES, language
 from mindrlhf_msprobe.common.message import TEXT, Message, message
-from mindrlhf_msprobe.report.messages.choices import CHOICES
 from mindrlhf_msprobe.report.messages.templates import Speaker
-from mindrlhf_msprobe.report.messages.words import SHAPES
+from mindrlhf_msprobe.report.messages.words import CHOICES, SHAPES
 
 _TEXTS = Path(__file__).parent / "texts"
 _COMMENT = "#"  # the name of what is no text, in the files
@@ -137,13 +137,26 @@ def _speaker(lang: str, area: str) -> Speaker:
 
 
 def _templates(lang: str, area: str) -> dict[str, str]:
+    templates = {}
+    for name, texts in _area(area).items():
+        if name == _COMMENT:
+            continue
+        if isinstance(texts, str):  # the code that has the text
+            of, _, same = texts.rpartition(".")
+            texts = _area(of)[same]
+        if lang in texts:
+            templates[name] = texts[lang]
+    return templates
+
+
+def _area(area: str) -> Mapping[str, Any]:
     file = areas().get(area.partition(".")[0])
-    found = {} if file is None else _read(file).get(area, {})
-    return {n: texts[lang] for n, texts in found.items() if n != _COMMENT and lang in texts}
+    return {} if file is None else _read(file).get(area, {})
 
 
 @cache
-def _read(file: str) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
-    found: Mapping[str, Mapping[str, Mapping[str, str]]]
-    found = json.loads((_TEXTS / f"{file}.json").read_text("utf-8"))
+def _read(file: str) -> Mapping[str, Mapping[str, Any]]:
+    found: Mapping[str, Mapping[str, Any]] = json.loads(
+        (_TEXTS / f"{file}.json").read_text("utf-8")
+    )
     return found

@@ -69,12 +69,6 @@ class Speaker(string.Formatter):
         self._pieces, self._choices, self._shapes = pieces, choices, shapes
         self._plain: dict[str, bool] = {}
 
-    def _is_plain(self, template: str) -> bool:
-        """Return whether `str.format`, which is much faster, makes the whole text."""
-        names = {name for _, name, _, _ in _parse(template) if name is not None}
-        others = self._pieces.keys() | self._choices.keys()
-        return not (_MARKS.search(template) or names & others)
-
     def text(self, template: str, params: Mapping[str, Any]) -> str:
         """Return what a template says of parameters.
 
@@ -82,8 +76,10 @@ class Speaker(string.Formatter):
             KeyError: it names what is neither a parameter nor a piece.
         """
         if template not in self._plain:
-            self._plain[template] = self._is_plain(template)
-        if self._plain[template]:
+            names = {name for _, name, _, _ in _parse(template) if name is not None}
+            others = self._pieces.keys() | self._choices.keys()
+            self._plain[template] = not (_MARKS.search(template) or names & others)
+        if self._plain[template]:  # str.format is much faster
             return template.format(**params)
         said = []
         for literal, name, spec, conversion in _parse(template):

@@ -9,7 +9,7 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,28 +22,35 @@ from mindrlhf_msprobe.report.messages import text_of
 Words = str | list[str]
 
 
-def both(make: Callable[[], str]) -> Words:
-    """Return what a function says in each language."""
-    return each_said(lambda: [make()])[0]
+def in_both(make: Callable[[], Any]) -> Any:
+    """Return what a function makes of texts, plain JSON values, with each text in both languages.
+
+    It makes the same in each but for the texts.
+    """
+    made = []
+    for lang in LANGUAGES:
+        with speaking(lang):
+            made.append(make())
+    return _joined(*made)
+
+
+def _joined(a: Any, b: Any) -> Any:
+    if isinstance(a, dict):
+        return {name: _joined(value, b[name]) for name, value in a.items()}
+    if isinstance(a, (list, tuple)):
+        return [*map(_joined, a, b)]
+    return a if a == b else [a, b]
 
 
 def said(message: Message) -> Words:
     """Return what a message says in each language."""
-    return both(lambda: text_of(message))
+    words: Words = in_both(lambda: text_of(message))
+    return words
 
 
 def spoken(code: str, **params: Any) -> Words:
     """Return what a code says in each language."""
     return said(Message(code, params))
-
-
-def each_said(lines: Callable[[], Iterable[str]]) -> list[Words]:
-    """Return lines that a function makes, as many in each language."""
-    found = []
-    for lang in LANGUAGES:
-        with speaking(lang):
-            found.append([*lines()])
-    return [a if a == b else [a, b] for a, b in zip(*found)]
 
 
 def known(**values: Any) -> dict[str, Any]:

@@ -630,7 +630,7 @@ def cells_of(
 
 
 def _state(seen: PlaceSeen) -> str:
-    if not seen.compared:  # one run lacks it, or it was not asked for
+    if not seen.compared:  # one run lacks it, or it was not chosen
         return "missing" if seen.recorded_in == 1 else "plain"
     if seen.different:
         return "different"

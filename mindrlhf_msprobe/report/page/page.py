@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,20 +14,21 @@ from typing import Any
 
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.common.language import LANGUAGES, language
-from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import MsprobeError, UsageError
 from mindrlhf_msprobe.findings import Comparison, Spread
 from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult
 from mindrlhf_msprobe.findings.mismatch import Mismatches
 from mindrlhf_msprobe.phases import phase_order, usual_place
+from mindrlhf_msprobe.report.answer import Fact
+from mindrlhf_msprobe.report.checks import head_of as check_head
+from mindrlhf_msprobe.report.comparison import head_of as comparison_head
 from mindrlhf_msprobe.report.messages import texts_in, texts_of
+from mindrlhf_msprobe.report.mismatch import head_of as mismatch_head
 from mindrlhf_msprobe.report.page import answer, overview, samples
-from mindrlhf_msprobe.report.page.answer import CheckFindings
 from mindrlhf_msprobe.report.page.data import (
     Blocks,
-    Words,
-    both,
-    each_said,
+    in_both,
     known,
     said,
     spoken,
@@ -34,8 +36,6 @@ from mindrlhf_msprobe.report.page.data import (
 from mindrlhf_msprobe.report.page.details import Details, Elements
 from mindrlhf_msprobe.report.page.overview import Measure, Overview, Place, Seconds
 from mindrlhf_msprobe.report.page.rollout_gap import (
-    answer_of,
-    line_of,
     not_compared_of,
     states_of,
     write_mismatches,
@@ -90,11 +90,8 @@ class Shown:
         return [one for check in self.checks for one in check.all_findings]
 
 
-def write_page(shown: Shown, path: Path, lang: str | None = None) -> int:
-    """Write a page; return its size in bytes.
-
-    Args:
-        lang: `en` or `zh`, in which it opens; None: the one that was chosen, else the locale's.
+def write_page(shown: Shown, path: Path) -> int:
+    """Write a page, which opens in the language spoken; return its size in bytes.
 
     Raises:
         UsageError: jinja2 or bokeh is not installed.
@@ -102,8 +99,7 @@ def write_page(shown: Shown, path: Path, lang: str | None = None) -> int:
     """
     require_libraries()
     blocks = Blocks()
-    head = _head(shown, blocks, lang or language())
-    return write_atomic(path, [_rendered(head, blocks)])
+    return write_atomic(path, [_rendered(_head(shown, blocks), blocks)])
 
 
 def is_page(path: Path) -> bool:
@@ -161,7 +157,7 @@ def _library() -> str:
     return (Path(place) / "server" / "static" / "js" / "bokeh.min.js").read_text("utf-8")
 
 
-def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
+def _head(shown: Shown, blocks: Blocks) -> dict[str, Any]:
     """Add all blocks; return the one that leads to them."""
     runs, comparison = shown.runs, shown.comparison
     interest = _interest(shown)
@@ -175,9 +171,9 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
     steps, ranks = sorted({p[0] for p in places}), sorted({p[1] for p in places})
     heat = seen.heat.write(blocks, places, phases)
     blocks.json("strip", overview.strip_of(seen, phases, keys, _seconds(runs, places)))
-    left_out: list[Words] = []
+    left_out: list[Message] = []
     if seen.heat.left_out:
-        left_out.append(spoken("report.steps_left_out"))
+        left_out.append(message("report.steps_left_out"))
     in_full = _details(shown, seen, interest, blocks, left_out)
     _samples(shown, places, interest, blocks, left_out)
     problems = _findings_and_course(shown, blocks, left_out)
@@ -187,11 +183,10 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
     ]
     if comparison is not None and comparison.verdict.first_divergence is not None:
         blocks.json("path", _path(comparison, keys))
-    unread: list[Words] = []
     if comparison is not None:
-        unread = each_said(lambda: comparison.problems)
+        problems = [*comparison.incomplete, *problems]
     elif shown.checks:
-        unread = each_said(lambda: map(str, shown.checks[0].problems))
+        problems = [*shown.checks[0].problems, *problems]
     # Two phases or ranks of one run are both of it.
     sides = runs * 2 if comparison is not None and len(runs) == 1 else runs
     cells = overview.cells_of(seen, comparison, shown.findings)
@@ -201,23 +196,26 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
     return {
         **{"schema": SCHEMA, "tool": f"mindrlhf_msprobe {__version__}"},
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        **{"kind": shown.kind, "lang": lang},
+        **{"kind": shown.kind, "lang": language()},
         "title": " · ".join(run.path.name for run in runs),
         "runs": [
             {
                 **{"side": side, "path": str(run.path)},
                 "facts": [
-                    [spoken("report.fact_state"), run.state],
-                    [spoken("report.fact_steps"), len(run.steps)],
-                    [spoken("report.fact_ranks"), len(run.ranks)],
+                    [spoken(f"report.fact_{name}"), value]
+                    for name, value in (
+                        ("state", run.state),
+                        ("steps", len(run.steps)),
+                        ("ranks", len(run.ranks)),
+                    )
                 ],
             }
             for side, run in zip("AB", sides)
         ],
         "words": {one: texts_in(one, "page") for one in LANGUAGES},
-        **_top(shown),
-        "problems": unread + problems,
-        "left_out": left_out,
+        **in_both(partial(_top, shown)),
+        "problems": [*map(said, problems)],
+        "left_out": [*map(said, left_out)],
         "places": {
             **{"steps": steps, "ranks": ranks},
             "cells": [
@@ -231,16 +229,16 @@ def _head(shown: Shown, blocks: Blocks, lang: str) -> dict[str, Any]:
     }
 
 
-def _findings_and_course(shown: Shown, blocks: Blocks, left_out: list[Words]) -> list[Words]:
+def _findings_and_course(shown: Shown, blocks: Blocks, left_out: list[Message]) -> list[Message]:
     """Add what checks found, and the curves; return why a run has none of these."""
-    findings, course = CheckFindings(), Course(len(shown.runs))
+    course = Course(len(shown.runs))
+    findings = in_both(partial(answer.findings_of, shown.checks))
     if shown.checks:
-        of_runs = [findings.of_run(side, check) for side, check in zip("AB", shown.checks)]
-        blocks.json("findings", [one for found in of_runs for one in found])
+        blocks.json("findings", findings["shown"])
     for side, run in zip("AB", shown.runs):
         course.add(side, run)
     blocks.json("course", course.content())
-    left_out += _counted(findings.left_out, "report.findings_left_out")
+    left_out += _counted(findings["left_out"], "report.findings_left_out")
     left_out += _counted(course.left_out, "report.curves_left_out")
     return course.problems
 
@@ -278,21 +276,25 @@ def _names(seen: Overview, what: str, order: Callable[[str], float]) -> list[str
 def _top(shown: Shown) -> dict[str, Any]:
     comparison = shown.comparison
     mismatches = [found for found in shown.mismatches if isinstance(found, Mismatches)]
-    of_all = answer_of(mismatches[0]) if mismatches else None
+    head = None
     if comparison is not None:
-        of_all = answer.of_comparison(comparison)
+        head = comparison_head(comparison)
     elif shown.checks:
-        of_all = answer.of_check(shown.checks[0])
-    if of_all is not None and shown.kind != "mismatch":
-        of_all["lines"] += map(line_of, mismatches)
+        head = check_head(shown.checks[0])
+    elif mismatches:
+        head = mismatch_head(mismatches[0])
+    if head is not None and shown.kind != "mismatch":
+        of_gaps = map(mismatch_head, mismatches)
+        gaps = [Fact("mismatch", one.headline, link=one.place) for one in of_gaps]
+        head = replace(head, facts=[*head.facts, *gaps])
     nothing: dict[str, Any] = {"rows": [], "weights": [], "unknown": []}
     return {
-        "answer": of_all,
+        "answer": None if head is None else head.to_json(),
         "preflight": nothing if comparison is None else answer.preflight_of(comparison),
         "coverage": [] if comparison is None else answer.coverage_of(comparison),
         "not_checked": not_compared_of(shown.mismatches),
         "unchecked": answer.not_checked_of(shown.checks),
-        "notes": [] if comparison is None else each_said(lambda: comparison.notes),
+        "notes": [] if comparison is None else comparison.notes,
     }
 
 
@@ -346,7 +348,7 @@ def _details(
     seen: Overview,
     interest: Sequence[Place],
     blocks: Blocks,
-    left_out: list[Words],
+    left_out: list[Message],
 ) -> set[Place]:
     """Add the places in full; return which they are."""
     records = sum(place.compared for place in seen.places.values())
@@ -377,7 +379,7 @@ def _samples(
     places: Sequence[Place],
     interest: Sequence[Place],
     blocks: Blocks,
-    left_out: list[Words],
+    left_out: list[Message],
 ) -> None:
     """Add prompts and responses, those of the most interesting places first."""
     room, lacking = _MOST_SAMPLES, 0
@@ -431,8 +433,8 @@ def _node(spread: Spread, link: dict[str, Any], *, is_first: bool) -> dict[str, 
     }
 
 
-def _counted(number: int, code: str) -> list[Words]:
-    return [spoken(code, count=number)] if number > 0 else []
+def _counted(number: int, code: str) -> list[Message]:
+    return [message(code, count=number)] if number > 0 else []
 
 
 _MOST_SERIES = 400  # of all runs; each has its share, so that both have the same
@@ -465,7 +467,7 @@ class Course:
 
     def __init__(self, runs: int) -> None:
         self.left_out = 0
-        self.problems: list[Words] = []
+        self.problems: list[Message] = []
         self._groups: dict[str, list[dict[str, Any]]] = {}
         self._most = _MOST_SERIES // max(1, runs)
 
@@ -474,7 +476,7 @@ class Course:
         try:
             series = read_trends(run, Choice(spread=_SPREAD)).series
         except MsprobeError as error:
-            self.problems.append(said(error.said))
+            self.problems.append(error.said)
             return
         there = [one for one in series if len(one)]
         self.left_out += max(0, len(there) - self._most)
@@ -496,7 +498,7 @@ class Course:
                 "micro_steps": series.micro_steps[::stride].tolist(),
                 "values": values,
                 **known(every=stride if stride > 1 else None),
-                **known(note=both(lambda: texts_of(series.notes)) or None),
+                **known(note=in_both(lambda: texts_of(series.notes)) or None),
             }
         )
 

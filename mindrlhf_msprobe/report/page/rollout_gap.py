@@ -16,19 +16,17 @@ from mindrlhf_msprobe.findings.mismatch import (
     Token,
     TokenMap,
 )
-from mindrlhf_msprobe.report.mismatch import headline, how_far
+from mindrlhf_msprobe.report.messages import say, text_of
+from mindrlhf_msprobe.report.mismatch import TONES, headline, how_far
 from mindrlhf_msprobe.report.page.data import (
     NO_VALUE,
     NOT_FINITE,
     Blocks,
-    Words,
     as_little_endian,
-    both,
-    each_said,
+    in_both,
     known,
     logarithmic,
     said,
-    spoken,
 )
 from mindrlhf_msprobe.report.page.overview import Place
 from mindrlhf_msprobe.report.page.samples import Decode, gaps_of
@@ -38,12 +36,6 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 _MOST_CHARACTERS = 4_000_000  # of all steps; those that parted are written first
 _MOST_STAGES = 4000
 _MOST_LISTED = 500  # weights, and values that could not be compared
-_TONES = {
-    Agreement.IDENTICAL: "good",
-    Agreement.WITHIN_ROUNDING: "good",
-    Agreement.PARTED: "bad",
-    Agreement.UNDECIDED: "unknown",
-}
 _STATES = {
     Agreement.IDENTICAL: "same",
     Agreement.WITHIN_ROUNDING: "close",
@@ -91,34 +83,6 @@ def write_mismatches(
     }
 
 
-def answer_of(found: Mismatches) -> dict[str, Any]:
-    """Return the head's `answer` of a page of nothing but a mismatch."""
-    one = found.first or found.found[0]
-    place = {"view": "mismatch", "step": one.step, "rank": one.rank}
-    counts: dict[Agreement, int] = {}
-    for each in found.found:
-        counts[each.status] = counts.get(each.status, 0) + 1
-    return {
-        "tone": _TONES[found.status],
-        "headline": both(lambda: headline(one, found.status)),
-        "sentence": None if one.first is None else one.first.name,
-        "cause": one.cause and f"mismatch_{one.cause.value}",
-        "place": place,
-        "lines": [
-            {"text": text, "link": None} for text in each_said(lambda: map(in_words, one.said))
-        ],
-        **{"next_step": None, "next_step_note": None},
-        "counts": [[status.value, counts[status], _TONES[status]] for status in counts],
-    }
-
-
-def line_of(found: Mismatches) -> dict[str, Any]:
-    """Return one line of the head's `answer` of a check or a comparison."""
-    one = found.first or found.found[0]
-    link = {"view": "mismatch", "step": one.step, "rank": one.rank}
-    return {"text": both(lambda: headline(one, found.status)), "link": link}
-
-
 def not_compared_of(found: Sequence[Mismatches | Message]) -> list[dict[str, Any]]:
     """Return what of training against inference was not compared, in all steps, by reason.
 
@@ -127,26 +91,26 @@ def not_compared_of(found: Sequence[Mismatches | Message]) -> list[dict[str, Any
     """
     rows = []
     for side, one in zip("AB", found):
-        texts = [said(one)] if isinstance(one, Message) else _not_compared(one.found)
+        texts = [text_of(one)] if isinstance(one, Message) else _not_compared(one.found)
         of = side if len(found) > 1 else None
         rows += [{"text": text, "only_in": of, "records": None} for text in texts]
     return rows
 
 
-def _not_compared(found: Sequence[Mismatch]) -> list[Words]:
+def _not_compared(found: Sequence[Mismatch]) -> list[str]:
     by_reason: dict[str, tuple[Message, dict[str, None]]] = {}
     for one in found:
         for name, why in one.not_compared:
             by_reason.setdefault(repr(why), (why, {}))[1][name] = None
     texts = [
-        spoken("report.mismatch_values_left", names=[*names], why=why)
+        say("report.mismatch_values_left", names=[*names], why=why)
         for why, names in by_reason.values()
     ]
     if weights := [*dict.fromkeys(name for one in found for name in one.weights_unknown)]:
-        texts.append(spoken("report.mismatch_weights_left", names=weights))
+        texts.append(say("report.mismatch_weights_left", names=weights))
     if left := sum(max(0, one.tokens - one.rows) for one in found):
         tokens = sum(one.tokens for one in found)
-        texts.append(spoken("report.mismatch_rows_left", left=left, tokens=tokens))
+        texts.append(say("report.mismatch_rows_left", left=left, tokens=tokens))
     return texts
 
 
@@ -162,15 +126,23 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
     numbers = {stage: number for number, stage in enumerate(one.stages)}
     shown = _shown_stages(one, numbers)
     renumbered = {number: at for at, number in enumerate(shown)}
-    token_map = one.token_map
+    token_map, shown_map = one.token_map, None
+    if token_map is not None:
+        shown_map = {
+            "columns": [renumbered[number] for number in token_map.columns],
+            "tokens": _tokens(token_map.tokens),
+            "others": [[sample, count] for sample, count, _ in token_map.others],
+        }
     return {
         **{"rollout": one.rollout, "training": one.training, "status": one.status.value},
-        **{"tone": _TONES[one.status], "cause": one.cause and one.cause.value},
-        "headline": both(lambda: headline(one, one.status)),
-        "sentences": [
-            *each_said(lambda: map(in_words, one.said)),
-            *each_said(lambda: () if one.first is None else how_far(one.first)),
-        ],
+        **{"tone": TONES[one.status], "cause": one.cause and one.cause.value},
+        "headline": in_both(lambda: headline(one, one.status)),
+        "sentences": in_both(
+            lambda: [
+                *map(in_words, one.said),
+                *(() if one.first is None else how_far(one.first)),
+            ]
+        ),
         "first": None if one.first is None else renumbered.get(numbers.get(one.first, -1)),
         "births": [renumbered[numbers[stage]] for stage in one.births],
         "stages": [
@@ -179,7 +151,7 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
         ],
         "stages_left_out": len(one.stages) - len(shown),
         **known(
-            map=None if token_map is None else _map(token_map, renumbered),
+            map=shown_map,
             texts=gaps_of(run, (one.step, one.rank), one.log_probs, decode),
         ),
         "weights": {
@@ -196,7 +168,7 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
         **{"rows": one.rows, "tokens": one.tokens},
         "not_compared": [[name, said(why)] for name, why in one.not_compared[:_MOST_LISTED]],
         "not_compared_count": len(one.not_compared),
-        "notes": each_said(lambda: map(in_words, one.notes)),
+        "notes": in_both(lambda: [*map(in_words, one.notes)]),
     }
 
 
@@ -217,14 +189,6 @@ def _tokens(tokens: Sequence[Token]) -> list[list[Any]]:
     names = ("sample", "position", "id", "role", "apart", "text")
     found = [token.to_json() for token in tokens]
     return [[token[name] for name in names] for token in found]
-
-
-def _map(found: TokenMap, renumbered: dict[int, int]) -> dict[str, Any]:
-    return {
-        "columns": [renumbered[number] for number in found.columns],
-        "tokens": _tokens(found.tokens),
-        "others": [[sample, count] for sample, count, _ in found.others],
-    }
 
 
 def _codes(found: TokenMap) -> np.ndarray:

@@ -178,7 +178,7 @@ def _read(root: Path) -> _Input:
                 found.left_out.append(path)
     except OSError as error:
         raise RunError.saying(
-            "error.unread", value=error.filename or root, value2=error.strerror or error
+            "error.unread", path=error.filename or root, why=error.strerror or error
         ) from None
     return found
 

@@ -244,7 +244,7 @@ def _probed_ranks(path: Path) -> dict[int, Path]:
         ranks = layout.rank_directories(path)
     except OSError as error:
         why = error.strerror or str(error)
-        raise RunError.saying("error.unread", value=path, value2=why) from None
+        raise RunError.saying("error.unread", path=path, why=why) from None
     return {rank: of_rank for rank, of_rank in ranks.items() if _has_summaries(of_rank)}
 
 

@@ -137,7 +137,7 @@ def _holding(
     unreadable = _unreadable(each_record(), sizes)
     named = [*itertools.islice(unreadable, _MOST_NAMED)]
     if more := sum(1 for _ in unreadable):
-        named.append(str(message("unread.more_records", count=more)))
+        named.append(str(message("unread.more", count=more, what="records")))
     every = tuple(sorted(steps)), tuple(sorted(ranks))
     return Holding(kind, name, *every, count, records, total, tuple(named))
 

@@ -189,6 +189,5 @@ def _gaps(
 
 
 def _why(manifest: str, first: int, last: int, what: str) -> Message:
-    if first == last:
-        return Message(f"unread.{what}_missing", {"manifest": manifest})
-    return Message(f"unread.steps_of_{what}_missing", {"manifest": manifest, "last": last})
+    upto = None if first == last else last
+    return message("unread.missing_there", manifest=manifest, last=upto, what=what)

@@ -107,7 +107,7 @@ def _is_empty(path: Path) -> bool:
     try:
         return not any(path.iterdir())
     except OSError as error:
-        raise RunError.saying("error.unread", value=path, value2=error.strerror or error) from None
+        raise RunError.saying("error.unread", path=path, why=error.strerror or error) from None
 
 
 def _of_a_run(path: Path) -> Message | None:
@@ -226,7 +226,7 @@ class Run:
                 self.left_out.append(directory)
                 continue
             if at in self._key_dirs:
-                why = message("unread.same_save")
+                why = message("unread.same_place", save=True)
                 self._problem(Problem(directory, why, None, at.step, at.rank, True, at.key))
             self._key_dirs.setdefault(at, directory)
 
@@ -583,7 +583,7 @@ class Run:
             yield foreign.in_usual_order(entry) if usual else entry
         said = [damaged[number] for number in sorted(damaged)]
         if (more := len(said) - _MOST_NAMED) > 0:
-            said[_MOST_NAMED:] = [message("unread.more_entries", count=more)]
+            said[_MOST_NAMED:] = [message("unread.more", count=more, what="entries")]
         for why in said:
             self._problem(Problem(self._layer_dirs[at], why, *at))
 

@@ -10,13 +10,12 @@ from helpers.runs import Recording
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.common.exit_codes import UNDECIDED
 from mindrlhf_msprobe.comparison.judging.status import (
     load_decoder,
     text_difference,
     token_difference,
 )
-from mindrlhf_msprobe.errors import UsageError
+from mindrlhf_msprobe.errors import UNDECIDED, UsageError
 from mindrlhf_msprobe.report.messages import text_of
 
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven"]

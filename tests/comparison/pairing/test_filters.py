@@ -225,7 +225,7 @@ def test_phases_of_which_one_has_no_backward_pass(tmp_path):
         ({"steps": []}, "names no step"),
         ({"steps": [True]}, "expected step numbers"),
         ({"steps": -1}, "expected step numbers"),
-        ({"include": "atention"}, "'atention' matches no record.*nearest names: .*attention"),
+        ({"include": "atention"}, "'atention' matches no record.*Nearest: .*attention"),
         ({"exclude": ["mlp", "nothing like it"]}, "exclude 'nothing like it' matches no record"),
         ({"include": "("}, "not a regular expression"),
         ({"include": 3}, "expected a regular expression"),

@@ -1,4 +1,4 @@
-"""Parameters of the texts of which code chooses what is said (`choices.py`), by area."""
+"""Parameters of the texts of which code chooses what is said (`words.py`), by area."""
 
 _UPDATE = {
     "phase": "actor_update",

@@ -16,7 +16,7 @@ import mindrlhf_msprobe
 from mindrlhf_msprobe.common.message import Message, message, read_message, read_messages
 from mindrlhf_msprobe.findings import CulpritCode, Status
 from mindrlhf_msprobe.report import messages
-from mindrlhf_msprobe.report.messages import LANGUAGES, choices, text_of, texts_in
+from mindrlhf_msprobe.report.messages import LANGUAGES, text_of, texts_in, words
 from mindrlhf_msprobe.report.messages.templates import alternatives
 
 PACKAGE = Path(str(mindrlhf_msprobe.__file__)).parent
@@ -47,7 +47,7 @@ def places(text):
 
 def parameters(lang, area, text):
     """Return what a template must be given: what is said only under a condition may be left out."""
-    others = messages.pieces_in(lang, area).keys() | choices.CHOICES.get(area, {}).keys()
+    others = messages.pieces_in(lang, area).keys() | words.CHOICES.get(area, {}).keys()
     top = (one for one in string.Formatter().parse(text) if one[1] and "?" not in one[2])
     return {re.split(r"[.\[]", name)[0] for _, name, _, _ in top} - others
 
@@ -58,7 +58,7 @@ def test_both_languages_say_the_same():
         english, chinese = texts_in("en", area), texts_in("zh", area)
         assert set(english) == set(chinese), area
         made = messages.pieces_in("en", area).keys() | messages.pieces_in("zh", area).keys()
-        made |= choices.CHOICES.get(area, {}).keys()
+        made |= words.CHOICES.get(area, {}).keys()
         for name in english:
             # English alone has plurals.
             of_en, of_zh = (
@@ -81,13 +81,29 @@ def test_sentences_stand_once_and_are_written_in_one_way(file):
     found = json.loads(text, object_pairs_hook=once)
     assert text == json.dumps(found, indent=2, ensure_ascii=False) + "\n"
     said = [found[area] for area in found if area != "#"]
-    assert all({*one} <= {"#", *LANGUAGES} for of in said for n, one in of.items() if n != "#")
+    texts = [one for of in said for n, one in of.items() if n != "#" and not isinstance(one, str)]
+    assert all({*one} <= {"#", *LANGUAGES} for one in texts)
 
 
-@pytest.mark.parametrize("area", choices.CHOICES)
+def test_equal_texts_stand_once():
+    """A code that says what another one says names it, so that a correction reaches both."""
+    stands, named = {}, []
+    for file in TEXTS.glob("*.json"):
+        for area, of in json.loads(file.read_text(encoding="utf-8")).items():
+            for name, one in of.items() if area != "#" else ():
+                if isinstance(one, str):
+                    named += [] if name == "#" else [one]
+                else:
+                    text = tuple(one.get(lang) for lang in LANGUAGES)
+                    stands.setdefault(text, []).append(f"{area}.{name}")
+    assert [codes for codes in stands.values() if len(codes) > 1] == []
+    assert {*named} <= {codes[0] for codes in stands.values()}
+
+
+@pytest.mark.parametrize("area", words.CHOICES)
 def test_what_is_chosen_has_words_in_both_languages(area):
     """A choice names a piece: one that a language lacks would show the code instead of a text."""
-    nodes = ast.walk(ast.parse(inspect.getsource(choices)))
+    nodes = ast.walk(ast.parse(inspect.getsource(words)))
     named = {node.value for node in nodes if isinstance(node, ast.Constant)}
     english, chinese = (named & messages.pieces_in(lang, area).keys() for lang in LANGUAGES)
     assert english == chinese
@@ -162,7 +178,7 @@ def made_up(area, name):
                     specs.setdefault(argument[1], []).append(shown)
             if spec == "unaccounted":
                 specs |= {number: ["#", "?"] for number in ("others", "before", "by")}
-    if specs.keys() & choices.CHOICES.get(area, {}).keys():
+    if specs.keys() & words.CHOICES.get(area, {}).keys():
         return []
     pieces = messages.pieces_in("en", area).keys() | messages.pieces_in("zh", area).keys()
     values = {at: values_of(area, at, of) for at, of in specs.items() if at not in pieces}

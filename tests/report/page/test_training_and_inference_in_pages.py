@@ -252,7 +252,7 @@ def shown(tiny, chromium, tmp_path):
         runs = (str(tiny.path),)
         file = tmp_path / "page.html"
         mismatches = (Mismatches(runs, (found,)),) if isinstance(found, Mismatch) else (found,)
-        write_page(Shown((tiny,), mismatches=mismatches), file, "en")
+        write_page(Shown((tiny,), mismatches=mismatches), file)
         return chromium.open(file, "view=mismatch&step=0&rank=0")
 
     return write

@@ -49,7 +49,7 @@ class CheckpointError(RunError):
     @classmethod
     def of_file(cls, path: Path, why: Message) -> CheckpointError:
         """Return the error that says of a file why it cannot be used."""
-        return cls.saying("checkpoint.of_file", path=str(path), why=why)
+        return cls.saying("unread.at", path=str(path), why=why)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class DataFile:
         finally:
             os.close(file)
         if not stat.S_ISREG(status.st_mode):
-            raise self.error("checkpoint.no_file")
+            raise self.error("unread.no_file")
         self.size = status.st_size
         self._known = _identity(status)
 
