@@ -30,7 +30,7 @@ from mindrlhf_msprobe.phases import (
     ROLLOUT_TOKENS,
 )
 from mindrlhf_msprobe.sequences.beginnings import run_at_end
-from mindrlhf_msprobe.sequences.losses import Rows, ids_under, masks_of_values
+from mindrlhf_msprobe.sequences.losses import Counted, OldRows, Rows, ids_under, masks_of_values
 from mindrlhf_msprobe.sequences.step_data import (
     OF_UPDATES,
     StepData,
@@ -39,7 +39,6 @@ from mindrlhf_msprobe.sequences.step_data import (
     arrays_of,
     rows_of,
 )
-from mindrlhf_msprobe.sequences.updates import Counted, OldRows
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 
 _LEAST_ENDS = 3  # rows that end with one id: it is then no chance

@@ -32,10 +32,9 @@ from mindrlhf_msprobe.phases import (
 )
 from mindrlhf_msprobe.sequences import step_data
 from mindrlhf_msprobe.sequences.batch import Sequences
-from mindrlhf_msprobe.sequences.losses import runs_of
+from mindrlhf_msprobe.sequences.losses import Counted, before_zeros, runs_of
 from mindrlhf_msprobe.sequences.masks import Responses
 from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable, array_of, arrays_of
-from mindrlhf_msprobe.sequences.updates import Counted, before_zeros
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 
 #: What a loss calls the tokens it is given, prompts and responses.

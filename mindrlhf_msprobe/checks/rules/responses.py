@@ -22,8 +22,7 @@ from mindrlhf_msprobe.phases import LOSS_INPUTS, MASK, PROMPTS, RESPONSES
 from mindrlhf_msprobe.sequences.batch import Sample, Sequences, Source
 from mindrlhf_msprobe.sequences.losses import is_mask_name, masks_given_to_loss
 from mindrlhf_msprobe.sequences.masks import JudgedMask, mask_of_responses, mask_of_tokens
-from mindrlhf_msprobe.sequences.settings import configured, generation_of
-from mindrlhf_msprobe.sequences.step_data import rows_of
+from mindrlhf_msprobe.sequences.step_data import configured, generation_of, rows_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 
 _GROUP_SIZE = ("num_generations", "num_return_sequences", "group_size", "n_samples_per_prompt")

@@ -15,18 +15,17 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.common.printable import spans
-from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
+from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.comparison.mismatch.weights.weights import WeightPair
+from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair
 from mindrlhf_msprobe.comparison.preflight.networks import cells_of, role_of
 from mindrlhf_msprobe.findings.mismatch import Certificate, ExactPlace, Mismatch
 from mindrlhf_msprobe.phases import LOSS_INPUTS, MASK, OLD_LOG_PROB, ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.sequences.beginnings import prefix_names
 from mindrlhf_msprobe.sequences.matching import aligned_names
 from mindrlhf_msprobe.sequences.saved import SavedSample, saved_samples
-from mindrlhf_msprobe.sequences.settings import Settings
-from mindrlhf_msprobe.sequences.step_data import Unavailable, array_of
+from mindrlhf_msprobe.sequences.step_data import Settings, Unavailable, array_of
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import network_name

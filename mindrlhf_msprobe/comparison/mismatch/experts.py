@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import gradual_limit
+from mindrlhf_msprobe.comparison.mismatch.conclude import gradual_limit
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit, row_pairs
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk

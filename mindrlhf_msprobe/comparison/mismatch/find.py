@@ -16,12 +16,12 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.printable import spans
 from mindrlhf_msprobe.common.rules import first_answer, rule
 from mindrlhf_msprobe.comparison.judging.status import Decode, load_decoder
-from mindrlhf_msprobe.comparison.mismatch.conclusion.beyond_rounding import (
+from mindrlhf_msprobe.comparison.mismatch.beyond_rounding import (
     also_different,
     beyond_rounding,
     rounded_to,
 )
-from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
+from mindrlhf_msprobe.comparison.mismatch.conclude import (
     LEAST,
     blame,
     few_aligned,
@@ -35,15 +35,14 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     said_of_weights,
     stage_of,
 )
-from mindrlhf_msprobe.comparison.mismatch.conclusion.modes import said_of_modes
-from mindrlhf_msprobe.comparison.mismatch.conclusion.reordered import reordered
-from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled, not_finite
 from mindrlhf_msprobe.comparison.mismatch.exact import Evidence, certificate, evidence
 from mindrlhf_msprobe.comparison.mismatch.experts import other_experts, said_of_experts
+from mindrlhf_msprobe.comparison.mismatch.networks import said_of_modes, unused_rules
+from mindrlhf_msprobe.comparison.mismatch.reordered import reordered
+from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled, not_finite
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, read_side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.comparison.mismatch.weights.unused import unused_rules
-from mindrlhf_msprobe.comparison.mismatch.weights.weights import unlike_weights
+from mindrlhf_msprobe.comparison.mismatch.weights import unlike_weights
 from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping, load_cells
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of

@@ -13,7 +13,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.status import Decode
-from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH, Way
+from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH, Way
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import (
     Columns,
     LetsIn,
@@ -29,7 +29,7 @@ from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     explained,
 )
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
-from mindrlhf_msprobe.comparison.mismatch.weights.weights import (
+from mindrlhf_msprobe.comparison.mismatch.weights import (
     WeightPair,
     Weights,
     compare_weights,

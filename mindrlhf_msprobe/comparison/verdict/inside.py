@@ -25,14 +25,14 @@ from mindrlhf_msprobe.comparison.verdict.changes import (
     rotary_bases,
     standardised,
 )
-from mindrlhf_msprobe.comparison.verdict.evidence import (
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.moves import (
     are_several,
     bits_of_order,
     differing,
     tells_moved,
     tells_one_number,
 )
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.findings import Change, Inside, Some, Status
 from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back

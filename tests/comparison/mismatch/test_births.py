@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.mismatch.conclusion.births import Way
+from mindrlhf_msprobe.comparison.mismatch.growth import Way
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned, Distances
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.findings.mismatch import Token

@@ -13,8 +13,7 @@ import pytest
 
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import Columns, align_keys, columns_of
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
-from mindrlhf_msprobe.comparison.mismatch.rows.values import Value
-from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.sequences.calls import read_tokens
 from mindrlhf_msprobe.sequences.matching import match

@@ -27,7 +27,7 @@ from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
 )
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.pairing.names import Name
-from mindrlhf_msprobe.sequences.keys import Form, Queries, key_form
+from mindrlhf_msprobe.sequences.layouts import Form, Queries, key_form
 from mindrlhf_msprobe.sequences.matching import Matched
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 

@@ -16,8 +16,7 @@ import numpy as np
 from mindrlhf_msprobe.common.compiled import library_beside
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.mismatch.rows.values import Value
-from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.sequences.layouts import Layout, rows_of
 from mindrlhf_msprobe.sequences.matching import Matched, Partner

@@ -22,8 +22,7 @@ from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.beginnings import prefix_names
 from mindrlhf_msprobe.sequences.log_probs import KEYS_READ, RolloutRows
 from mindrlhf_msprobe.sequences.saved import SavedSample
-from mindrlhf_msprobe.sequences.settings import Settings
-from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable
+from mindrlhf_msprobe.sequences.step_data import Settings, StepData, Unavailable
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.trends.rollout_correction import DIFF_MEAN, rollout_gaps

@@ -76,7 +76,7 @@ def aggregation(first: FirstDifference) -> Culprit | None:
             known |= _coefficients(first)
         return Culprit(CulpritCode.AGGREGATION, known)
     # It reads the tokens, for which much is loaded.
-    from mindrlhf_msprobe.comparison.verdict.culprits.means import means_of
+    from mindrlhf_msprobe.comparison.verdict.means import means_of
 
     return Culprit(CulpritCode.AGGREGATION, known | means_of(first))
 
@@ -98,7 +98,7 @@ def loss(first: FirstDifference) -> Culprit | None:
 
 def _coefficients(first: FirstDifference) -> dict[str, Any]:
     """Return run → with what it multiplies kl_loss, as its loss says where actor_loss is added."""
-    from mindrlhf_msprobe.comparison.verdict.culprits.means import number_of
+    from mindrlhf_msprobe.comparison.verdict.means import number_of
 
     pairs = {
         pair.event.name: pair

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH, kind_of
-from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
+from mindrlhf_msprobe.comparison.mismatch.conclude import (
     OF_ROUNDING,
     Parted,
     lower_of,
@@ -20,8 +19,9 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     said_of_weights,
     unlike_dtypes,
 )
-from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
+from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH, kind_of
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import explained
+from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.pairing.names import Name, around
 from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight

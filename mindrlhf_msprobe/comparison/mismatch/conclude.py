@@ -10,11 +10,11 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.rules import first_answer, rule
-from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH
-from mindrlhf_msprobe.comparison.mismatch.conclusion.one_sided import ran_alone
+from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH
+from mindrlhf_msprobe.comparison.mismatch.networks import ran_alone
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import LetsIn
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.comparison.mismatch.weights.weights import WeightPair
+from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight, is_around
 from mindrlhf_msprobe.sequences.beginnings import holds, longest_common

@@ -17,8 +17,8 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH
-from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import OF_ROUNDING
+from mindrlhf_msprobe.comparison.mismatch.conclude import OF_ROUNDING
+from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.pairing.names import Name

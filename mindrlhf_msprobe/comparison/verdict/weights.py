@@ -16,7 +16,6 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.culprits.sampling import counts_tokens
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, event, status
 from mindrlhf_msprobe.comparison.verdict.history import (
     History,
@@ -28,6 +27,7 @@ from mindrlhf_msprobe.comparison.verdict.history import (
     parameter_of,
     same,
 )
+from mindrlhf_msprobe.comparison.verdict.sampling import counts_tokens
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
 from mindrlhf_msprobe.phases import PHASES, UPDATE_PHASES, key_data_home
 from mindrlhf_msprobe.storage.leaves import Leaf

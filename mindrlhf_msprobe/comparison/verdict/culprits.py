@@ -23,16 +23,6 @@ from mindrlhf_msprobe.comparison.preflight.preflight import (
     OwnStep,
     states_differ,
 )
-from mindrlhf_msprobe.comparison.verdict.culprits.losses import aggregation, loss, schedule
-from mindrlhf_msprobe.comparison.verdict.culprits.sampling import last_token, next_token
-from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
-    Differing,
-    changed_between,
-    moved_since,
-    not_moved,
-    synchronisation,
-    written,
-)
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, status
 from mindrlhf_msprobe.comparison.verdict.history import (
     Opened,
@@ -40,7 +30,17 @@ from mindrlhf_msprobe.comparison.verdict.history import (
     StepFindings,
     of_entries,
 )
+from mindrlhf_msprobe.comparison.verdict.losses import aggregation, loss, schedule
 from mindrlhf_msprobe.comparison.verdict.occasion import cell_of, earlier_update
+from mindrlhf_msprobe.comparison.verdict.sampling import last_token, next_token
+from mindrlhf_msprobe.comparison.verdict.weights import (
+    Differing,
+    changed_between,
+    moved_since,
+    not_moved,
+    synchronisation,
+    written,
+)
 from mindrlhf_msprobe.config import phases_of
 from mindrlhf_msprobe.findings import (
     Cause,
