@@ -243,7 +243,7 @@ _BLAME: tuple[Callable[[Parted], Blame | None], ...] = (
 
 def _leak(walk: Walk, name: Name) -> Message | None:
     """Say that only rows part that see other samples of their row by a mask; None if others do."""
-    rows = walk.born_at(name)
+    rows = walk.growth.born_at(name)
     at = walk.tokens
     for side in ("rollout", "training"):
         calls = getattr(walk, side).tokens.calls
@@ -439,7 +439,7 @@ def lower_of(at: Parted) -> str | None:
 def _of_rows(at: Parted) -> Message:
     """Say of which tokens the rows are that part."""
     walk, stage = at.walk, at.stage
-    rows = walk.born_at(at.name)
+    rows = walk.growth.born_at(at.name)
     roles = {walk.role(row) == "prompt" for row in rows.tolist()}
     where = "some" if len(roles) > 1 else "prompt" if True in roles else "decode"
     where = "all" if len(rows) == stage.rows else where
@@ -456,7 +456,7 @@ def _from_borders_on(walk: Walk, name: Name) -> int | None:
 
     So it must be in each sequence that parts, in decode, and not of the first token alone.
     """
-    rows = walk.born_at(name)
+    rows = walk.growth.born_at(name)
     if walk.rollout.tokens.block is None or any(
         walk.role(row) == "prompt" for row in rows.tolist()
     ):

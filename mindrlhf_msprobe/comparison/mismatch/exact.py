@@ -6,6 +6,7 @@ a partner in the training, and neither phase went on with another token.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -61,7 +62,14 @@ def evidence(walk: Walk, sampled: Sampled) -> Evidence:
         )
         for of in ("counts", "rollout", "training")
     )
-    masked = _is_masked(walk.training, counts)
+    # Whether a saved mask says which tokens count.
+    masked, side = False, walk.training
+    saves = (side.run.key_data(key, side.step, side.rank) for key in MASK)
+    with contextlib.suppress(Unavailable):
+        masks = [array_of(datum) != 0 for datum in next(filter(None, saves), ())]
+        if masks and all(mask.ndim and mask.shape[-1] <= width for mask in masks):
+            rows = [_wide(mask.reshape(-1, mask.shape[-1]), width) for mask in masks]
+            masked = np.array_equal(np.concatenate(rows), counts)
     unequal = counts & ~(rollout == training)
     if len({*_dtypes(walk)}) != 1:
         unequal = counts
@@ -139,31 +147,14 @@ def _left_out(runs: Sequence[Run], places: Sequence[ExactPlace]) -> Messages:
     return tuple(dict.fromkeys(found))
 
 
-def _sides(walk: Walk) -> tuple[Side, Side]:
-    return walk.rollout, walk.training
-
-
 def _wide(values: np.ndarray, width: int) -> np.ndarray:
     """Return rows with as many columns, those behind their ends 0."""
     return np.pad(values, ((0, 0), (0, width - values.shape[1])))
 
 
-def _is_masked(side: Side, counts: np.ndarray) -> bool:
-    """Return whether a saved mask says which tokens count, bool [samples, tokens]."""
-    saves = (side.run.key_data(key, side.step, side.rank) for key in MASK)
-    try:
-        masks = [array_of(datum) != 0 for datum in next(filter(None, saves), ())]
-    except Unavailable:
-        return False
-    if not masks or any(not mask.ndim or mask.shape[-1] > counts.shape[1] for mask in masks):
-        return False
-    rows = [_wide(mask.reshape(-1, mask.shape[-1]), counts.shape[1]) for mask in masks]
-    return np.array_equal(np.concatenate(rows), counts)
-
-
 def _dtypes(walk: Walk) -> Iterator[str | None]:
     """Yield the dtypes of the log-probabilities of both sides, as they were saved."""
-    for side, keys in zip(_sides(walk), (ROLLOUT_LOG_PROB, OLD_LOG_PROB)):
+    for side, keys in zip(walk.sides, (ROLLOUT_LOG_PROB, OLD_LOG_PROB)):
         saves = [d for key in keys for d in side.run.key_data(key, side.step, side.rank)]
         records = [record for datum in saves for record in datum.records]
         if not saves and keys is OLD_LOG_PROB:
@@ -182,7 +173,7 @@ def _by_ids(
         masked: whether a saved mask says which tokens were sampled; else all of a response were.
     """
     after = []  # of each side the names of the tokens, and of those that another one follows
-    for side in _sides(walk):
+    for side in walk.sides:
         ends = zip(side.tokens.sequences, side.tokens.last.tolist())
         of_tokens = [prefix_names(tokens[:last]) for tokens, last in ends]
         empty = np.zeros(0, np.uint64)
@@ -216,7 +207,7 @@ def _other_samples(
     walk: Walk, samples: Sequence[SavedSample]
 ) -> Iterator[Sequence[SavedSample | None]]:
     """Yield what else was saved as prompts and responses: by the other run, or for the training."""
-    for side in _sides(walk):
+    for side in walk.sides:
         pad = Settings.read(side.run).pad
 
         def saved(key: str, side: Side = side) -> Sequence:
@@ -255,8 +246,8 @@ def _of_weights(walk: Walk) -> ExactPlace:
     same = {pair.rollout for pair in weights.pairs if _is_proved(walk, pair)}
     unequal = {pair.rollout for pair in weights.pairs if pair.equal is False}
     unequal |= {pair.rollout for pair in weights.pairs if len({*pair.dtypes}) > 1}
-    changed = [name for side in _sides(walk) for name in _changed(side)]
-    left_out = sum(map(len, weights.alone)) + sum(map(_not_recorded, _sides(walk)))
+    changed = [name for side in walk.sides for name in _changed(side)]
+    left_out = sum(map(len, weights.alone)) + sum(map(_not_recorded, walk.sides))
     unknown = len(weights.pairs) - len(same | unequal) + left_out
     return ExactPlace(
         walk.rollout.step,

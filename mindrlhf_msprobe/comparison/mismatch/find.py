@@ -1,10 +1,10 @@
-"""find_mismatch: where a rollout network and a training network first compute a token otherwise."""
+"""find_mismatch: where a rollout network and a training network first differ in a token."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -88,22 +88,22 @@ def find_mismatch(
         phases: of the rollout and of the training.
         mapping: a YAML file; see `mapping.load_cells`.
         tokenizer: a tokenizer.json, to show tokens as text.
-        exact: whether a certificate is asked for, of all steps and ranks that any run has.
+        exact: whether a certificate is wanted, of all steps and ranks that any run has.
 
     Raises:
         RunError: a run cannot be read, or has not the phase.
-        UsageError: a step is not there; or a certificate is asked for of phases whose
+        UsageError: a step is not there; or a certificate is wanted of phases whose
             log-probabilities are no key data of their own.
     """
     if exact and any(known.name in phases and known.name not in PHASES for known in KNOWN):
         raise UsageError.saying("mismatch.exact_phases", phases=", ".join(phases))
-    runs = [_opened(rollout)]
-    runs.append(runs[0] if training is None else _opened(training))
+    given = (of for of in (rollout, training) if of is not None)
+    opened = [of if isinstance(of, Run) else open_run(Path(of)) for of in given]
+    runs = [opened[0], opened[-1]]
     cells = load_cells(mapping) if mapping is not None else NO_MAPPING
     decode = load_decoder(tokenizer) if tokenizer is not None else None
     shown: list[Evidence] = []
-    lacking = _lacking(runs, phases, steps) if exact else []
-    places = _places(runs, phases, steps, {place.step for place in lacking})
+    places, lacking = _places(runs, phases, steps, exact=exact)
     found = [
         _one(runs, phases, *place, cells, decode, shown if exact else None) for place in places
     ]
@@ -113,27 +113,22 @@ def find_mismatch(
     return Mismatches(paths, tuple(found), certificate(runs, found, shown, lacking))
 
 
-def _opened(run: str | os.PathLike[str] | Run) -> Run:
-    return run if isinstance(run, Run) else open_run(Path(run))
-
-
 def _places(
-    runs: Sequence[Run],
-    phases: tuple[str, str],
-    steps: Sequence[int] | None,
-    lacking: Collection[int] = (),
-) -> list[tuple[int, int]]:
-    """Return the steps and ranks that have both phases.
-
-    Args:
-        lacking: steps that may lack one.
+    runs: Sequence[Run], phases: tuple[str, str], steps: Sequence[int] | None, *, exact: bool
+) -> tuple[list[tuple[int, int]], list[ExactPlace]]:
+    """Return the steps and ranks that have both phases; for a certificate also those that do not.
 
     Raises:
-        RunError: there is none.
-        UsageError: one that was asked for is not among them.
+        RunError: there is none, or a run has not recorded its phase at all.
+        UsageError: one that was requested is not among them.
     """
     found = [_places_of(run, phase) for run, phase in zip(runs, phases)]
     both = sorted(found[0] & found[1])
+    lacking = [
+        ExactPlace(*place, tuple(p for p, of in zip(phases, found) if place not in of))
+        for place in (sorted(set.union(*(run.places for run in runs)) - {*both}) if exact else ())
+        if steps is None or place[0] in steps
+    ]
     if not both and not lacking:
         code, each = "mismatch.no_step", [{step for step, _ in places} for places in found]
         if each[0] & each[1]:
@@ -141,28 +136,12 @@ def _places(
         a, b = (spans(sorted(numbers)) for numbers in each)
         raise RunError.saying(code, rollout=phases[0], training=phases[1], a=a, b=b)
     if steps is None:
-        return both
-    missing = sorted({*steps} - {step for step, _ in both} - {*lacking})
+        return both, lacking
+    there = {step for step, _ in both}
+    missing = sorted({*steps} - there - {place.step for place in lacking})
     if missing:
-        there = spans(sorted({step for step, _ in both}))
-        raise UsageError.saying("mismatch.step", step=missing[0], there=there)
-    return [place for place in both if place[0] in steps]
-
-
-def _lacking(
-    runs: Sequence[Run], phases: tuple[str, str], steps: Sequence[int] | None
-) -> list[ExactPlace]:
-    """Return the steps and ranks of any run that have not both phases.
-
-    Raises:
-        RunError: a run has not recorded its phase at all.
-    """
-    there = [_places_of(run, phase) for run, phase in zip(runs, phases)]
-    return [
-        ExactPlace(*place, tuple(p for p, found in zip(phases, there) if place not in found))
-        for place in sorted(set.union(*(run.places for run in runs)) - (there[0] & there[1]))
-        if steps is None or place[0] in steps
-    ]
+        raise UsageError.saying("mismatch.step", step=missing[0], there=spans(sorted(there)))
+    return [place for place in both if place[0] in steps], lacking
 
 
 def _places_of(run: Run, phase: str) -> set[tuple[int, int]]:
@@ -267,14 +246,17 @@ def _compared(
     weights = unlike_weights(walk, runs, phases)
     walk, moved, is_doubtful = _in_their_order(walk, weights, sampled, decode)
     stages = [*walk.stages.values()]
-    conclusion: _Conclusion
+    conclusion: _Conclusion | None
     if moved is not None and is_doubtful:
         status = Agreement.PARTED if sampled.is_apart(walk) else Agreement.UNDECIDED
         conclusion = status, None, None, (moved,)
         stages = [replace(stage, born=0) for stage in stages]
     else:
-        conclusion = _conclusion(walk, weights, sampled)
+        conclusion = first_answer(_CONCLUSIONS, _Step(walk, weights, sampled))
+    assert conclusion is not None
     status, cause, first, said = conclusion
+    if status is Agreement.PARTED and not is_doubtful:
+        said = (*said, *also_different(walk, weights, sampled, cause, first, said))
     experts = other_experts(walk)
     modes = said_of_modes(walk)
     if modes is not None and status is Agreement.PARTED and cause in _BY_WHAT_IS_COMPUTED:
@@ -354,12 +336,12 @@ def _notes(walk: Walk, sampled: Sampled, said: Messages, first: Messages = ()) -
     found += unused_rules(walk.mapping, walk.rollout, walk.training)
     start, last = walk.rollout.window
     longest = max((len(s.tokens) - len(s.prompt) for s in walk.rollout.samples), default=0)
-    if start > 0 or last < longest - 1:  # tokens of the saved responses were not asked for
+    if start > 0 or last < longest - 1:  # some tokens of responses were not to be recorded
         values = {"first": start, "last": int(min(last, longest)), "of": longest}
         found.append(message("mismatch.window", **values))
     if count := walk.rollout.tokens.padding:
         found.append(message("tokens.padding_behind", count=count))
-    for side in (walk.rollout, walk.training):
+    for side in walk.sides:
         saves = [d for key in INPUT_KEYS for d in side.run.key_data(key, side.step, side.rank)]
         unlike = unlike_saved(saves, side.tokens.sequences)
         found += [*side.tokens.notes, *([] if unlike is None else [unlike])]
@@ -392,20 +374,17 @@ class _Step(NamedTuple):
         return self.sampled.is_apart(self.walk)
 
 
-def _conclusion(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Conclusion:
-    found = first_answer(_CONCLUSIONS, _Step(walk, weights, sampled))
-    assert found is not None
-    status, cause, first, said = found
-    if status is Agreement.PARTED:
-        said = (*said, *also_different(walk, weights, sampled, cause, first, said))
-    return status, cause, first, said
-
-
 def _without_values(step: _Step) -> _Conclusion | None:
-    if step.walk.matched.rows and step.walk.stages:
+    walk, said = step.walk, message("mismatch.nothing_compared")
+    if walk.matched.rows and walk.stages:
         return None
-    nothing = message("mismatch.nothing_compared")
-    said = nothing if step.walk.matched.rows else _no_rows(step.walk)
+    if not walk.matched.rows:  # no two sequences begin with the same tokens, or there are none
+        empty = next((side for side in walk.sides if not side.tokens.sequences), None)
+        if empty is not None:
+            said = message("mismatch.no_sequences", phase=empty.phase)
+        else:
+            rollout, training = (str(side.tokens.sequences[0][:8].tolist()) for side in walk.sides)
+            said = message("mismatch.no_common_tokens", rollout=rollout, training=training)
     return Agreement.UNDECIDED, None, None, (said,)
 
 
@@ -488,22 +467,11 @@ def _without_difference(step: _Step) -> _Conclusion:
     return Agreement.IDENTICAL if same else Agreement.WITHIN_ROUNDING, None, None, step.few
 
 
-#: In the order in which they are asked: values, weights, then log-probabilities.
+#: In the order in which they are tried: values, weights, then log-probabilities.
 _CONCLUSIONS: tuple[Callable[[_Step], _Conclusion | None], ...] = (
     *(_without_values, _by_value, _by_weights, _not_finite, _misplaced, _by_tokens),
     *(_apart_of_few, _without_logits, _by_sampling, _too_few, _without_difference),
 )
-
-
-def _no_rows(walk: Walk) -> Message:
-    """Say with what the sequences of both begin, as none begin alike; or that there are none."""
-    for side in (walk.rollout, walk.training):
-        if not side.tokens.sequences:
-            return message("mismatch.no_sequences", phase=side.phase)
-    rollout, training = (
-        str(side.tokens.sequences[0][:8].tolist()) for side in (walk.rollout, walk.training)
-    )
-    return message("mismatch.no_common_tokens", rollout=rollout, training=training)
 
 
 def pads_by_each_other(rollout: Side, training: Side) -> tuple[int | None, int | None]:
@@ -548,12 +516,12 @@ def doubtful_pad(walk: Walk, found: Mismatch) -> int | None:
     unsure = [walk.rollout.tokens.unsure, walk.training.tokens.unsure]
     if found.status is Agreement.PARTED and found.first is not None:
         first = found.first
-        rows = walk.born_at(Name(first.cell, first.nth, first.io, first.path))
+        rows = walk.growth.born_at(Name(first.cell, first.nth, first.io, first.path))
         return _of_rows(walk, rows) if len(rows) else None
     if found.status is not Agreement.UNDECIDED:
         return None
     runs = Counter[int]()
-    for side, of in zip((walk.rollout, walk.training), unsure):
+    for side, of in zip(walk.sides, unsure):
         for sequence, size in of.items():
             runs[int(side.tokens.sequences[sequence][0])] += size - 1
     pad, times = runs.most_common(1)[0] if runs else (0, 0)
@@ -590,12 +558,12 @@ def token_map(walk: Walk, most: int = _MOST_TOKENS) -> TokenMap | None:
     """
     names = [
         name
-        for name in walk.of_layers
-        if not any(other.cell.startswith(f"{name.cell}.") for other in walk.of_layers)
+        for name in walk.growth.of_layers
+        if not any(other.cell.startswith(f"{name.cell}.") for other in walk.growth.of_layers)
     ]
     if not names:
         return None
-    apart = np.stack([walk.of_layers[name] for name in names], axis=1)
+    apart = np.stack([walk.growth.of_layers[name] for name in names], axis=1)
     known = ~np.isnan(apart)
     rows = np.flatnonzero(known.any(axis=1) & (walk.tokens.sequence >= 0))
     if not rows.size:

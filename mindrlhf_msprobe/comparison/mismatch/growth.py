@@ -1,4 +1,4 @@
-"""In which cells error is born rather than passed on, and how it grows on its way."""
+"""In which cells error begins rather than being passed on, and how it grows on its way."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _INSIDE_A_LAYER = re.compile(r"(?:[^.]+\.)*[0-9]+\.")
 _Growths = dict[tuple[str, ...], list[tuple[Name, float]]]
 
 
-class Way:
+class ErrorGrowth:
     """The values of a network, added in causal order.
 
     What is kept of each value are its summary, and two bytes of each token: how far it is apart.
@@ -77,43 +77,48 @@ class Way:
         relative, at = value.distances.relative(), value.token
         apart = np.zeros(len(self._before))
         apart[at] = relative
-        entered = self._entered(value, apart, mask=mask)
+        cell = (value.name.cell, value.name.nth)
+        known = self._inputs.get(cell)
+        if value.name.io == "input":
+            entered = self._before[at]
+            self._begun.setdefault(cell, self._before.copy())
+            if not mask:
+                self._inputs[cell] = apart if known is None else np.maximum(known, apart)
+        else:
+            entered = (self._before if known is None else known)[at]
         if bool((entered > allowed).any()):  # attention mixes all up to a token of its sequence
             most = np.zeros(len(self._before))
             most[at] = entered
             for tokens in self._in_order:
                 most[tokens] = np.maximum.accumulate(most[tokens])
             entered = most[at]
-        entered, born, limits = self._births(relative, entered, allowed, value.distances.sampled)
+        entered, born, limits = self._begins(relative, entered, allowed, value.distances.sampled)
         self._keep(value.name, at, relative, mask=mask)
         if made and value.name.io == "input" and not mask:
             self._made.append(value.name)
-        self._stages[value.name] = self._stage(value, allowed, relative, entered, born)
+        order = _furthest(relative)
+        worst = zip(at[order].tolist(), relative[order].tolist())
+        self._stages[value.name] = Stage(
+            *(value.name.cell, value.name.io, value.name.path, value.name.nth),
+            _root_mean_square(entered),
+            _root_mean_square(relative),
+            float(relative.max()),
+            allowed,
+            len(relative),
+            int(value.distances.unequal.sum()),
+            int(born.sum()),
+            value.dtypes,
+            tuple(self._shown(row, far) for row, far in worst if far),
+        )
         if born.any():
             self._born[value.name] = at[born]
             self._limits[value.name] = limits[born]
-        cell = (value.name.cell, value.name.nth)
         if value.name.io == "output" and cell in self._begun:
             self._before = self._begun.pop(cell)  # what was apart inside shows in what it returns
         if not mask:
             np.maximum(self._before, apart, out=self._before)
 
-    def _entered(self, value: Aligned, apart: np.ndarray, *, mask: bool) -> np.ndarray:
-        """Return how far what enters a cell is apart, float64 [rows]; take note of inputs.
-
-        Args:
-            apart: how far the value itself is, float64 [tokens].
-        """
-        cell = (value.name.cell, value.name.nth)
-        known = self._inputs.get(cell)
-        if value.name.io != "input":
-            return (self._before if known is None else known)[value.token]
-        self._begun.setdefault(cell, self._before.copy())
-        if not mask:
-            self._inputs[cell] = apart if known is None else np.maximum(known, apart)
-        return self._before[value.token]
-
-    def _births(
+    def _begins(
         self, relative: np.ndarray, entered: np.ndarray, allowed: float, sampled: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return what entered each row, whether it is born apart, and up to where it is not.
@@ -160,33 +165,8 @@ class Way:
         order = known[np.lexsort((position[known], sequence[known]))]
         return [*np.split(order, np.flatnonzero(np.diff(sequence[order])) + 1)]
 
-    def _stage(
-        self,
-        value: Aligned,
-        allowed: float,
-        relative: np.ndarray,
-        entered: np.ndarray,
-        born: np.ndarray,
-    ) -> Stage:
-        """Return the summary of a value's rows."""
-        order = _furthest(relative)
-        worst = zip(value.token[order].tolist(), relative[order].tolist())
-        name = value.name
-        return Stage(
-            *(name.cell, name.io, name.path, name.nth),
-            _root_mean_square(entered),
-            _root_mean_square(relative),
-            float(relative.max()),
-            allowed,
-            len(relative),
-            int(value.distances.unequal.sum()),
-            int(born.sum()),
-            value.dtypes,
-            tuple(self._shown(row, far) for row, far in worst if far),
-        )
-
     def stages(self) -> dict[Name, Stage]:
-        """Return all values; of births, only those that are not usual for cells of their kind."""
+        """Return all values; of errors that begin, only those not usual for their kind."""
         usual: _Growths = defaultdict(list)
         for name, stage in self._stages.items():
             if stage.entered > stage.allowed:
@@ -203,7 +183,7 @@ class Way:
         return found
 
     def _judged(self, name: Name, stage: Stage, usual: _Growths) -> Stage:
-        """Return a summary without births that are usual, and whether the others last."""
+        """Return a summary without errors that usually begin there, and whether others last."""
         if not stage.born:
             return stage
         if stage.entered > stage.allowed:

@@ -33,7 +33,7 @@ def ran_alone(walk: Walk, name: Name, around: str) -> Message | None:
     cells = [cell for cell in alone[side] if not _is_usual(walk, name, cell)]
     if not cells:
         return None
-    own = (walk.rollout, walk.training)[side].cells
+    own = walk.sides[side].cells
     return message(
         "mismatch.ran_alone",
         **{"cell": name.cell, "io": name.io, "side": ("rollout", "training")[side]},
@@ -48,7 +48,7 @@ def _before(walk: Walk, side: int, name: Name, around: str) -> list[str]:
     Those behind the last value before it that was compared, if any is: nothing else lies between.
     Cells that return what they are given, such as dropout in evaluation, do nothing.
     """
-    own = (walk.rollout, walk.training)[side]
+    own = walk.sides[side]
     order = [*walk.stages]
     compared = [v.time for n in order[: order.index(name)] for v in walk.sources(n)[side].values]
     until = walk.sources(name)[side].values[0].time
@@ -86,7 +86,7 @@ def said_of_modes(walk: Walk) -> Message | None:
 
     None where that is not known: another framework, or a mode that changed within the phase.
     """
-    sides = walk.rollout, walk.training
+    sides = walk.sides
     mine, theirs = (side.run.mode(side.phase, side.step, side.rank) for side in sides)
     if mine is None or theirs is None:
         return None

@@ -19,7 +19,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.mismatch.conclude import OF_ROUNDING
 from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import NotAligned, Source
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.sequences.beginnings import prefix_names
@@ -80,7 +80,7 @@ def reordered(walk: Walk, parted: Name | None, *, contradicted: bool) -> Reorder
     single = np.array([call.width == 1 and call.batch > 1 for call in tokens.calls], bool)
     rows = tokens.within(tokens.rows)
     rows = rows[single[tokens.rows.call[rows]] & (tokens.rows.position[rows] > 0)]
-    born = np.zeros(0, np.int64) if parted is None else walk.born_at(parted)
+    born = np.zeros(0, np.int64) if parted is None else walk.growth.born_at(parted)
     by_place = not len(born) or bool(single[tokens.rows.call[born]].all())
     if not len(rows) or not (contradicted or (len(born) and by_place)):
         return None
@@ -94,16 +94,6 @@ def reordered(walk: Walk, parted: Name | None, *, contradicted: bool) -> Reorder
         if name == last:
             return None
     return None
-
-
-def _bound(walk: Walk, name: Name) -> float:
-    """Return up to which distance a row is that of the training, of its own sample or another."""
-    stage = walk.stages[name]
-    own = zip(stage.dtypes, (precision.lowest(name.cell) for precision in walk.precision))
-    low, high = sorted(max(roundoff(dtype) for dtype in of_side) for of_side in own)
-    cast = 2 * OF_ROUNDING * high if low < high else 0.0
-    agreed = 0.0 if stage.born else 2 * stage.most
-    return max(stage.allowed + GROWTH * stage.entered, agreed, cast)
 
 
 def _index(training: PhaseTokens) -> _Index:
@@ -134,7 +124,13 @@ class _Content:
         self.unlike: list[int] = []
         self.tells = False
         self.moved: dict[int, _Place] = {}
-        bound = _bound(walk, name)
+        # Up to which distance a row is that of the training, of its own sample or another.
+        stage = walk.stages[name]
+        dtypes = zip(stage.dtypes, (precision.lowest(name.cell) for precision in walk.precision))
+        low, high = sorted(max(roundoff(dtype) for dtype in of_side) for of_side in dtypes)
+        cast = 2 * OF_ROUNDING * high if low < high else 0.0
+        agreed = 0.0 if stage.born else 2 * stage.most
+        bound = max(stage.allowed + GROWTH * stage.entered, agreed, cast)
         mine, theirs = walk.sources(name)
         tokens, at = walk.rollout.tokens, walk.rollout.tokens.rows
         names = [prefix_names(tokens_of) for tokens_of in tokens.sequences]
@@ -165,7 +161,7 @@ class _Content:
                     self.moved[row] = places[near[0]]
                 elif own not in places:
                     self.unlike.append(row)
-        except (ArrayFileError, Unfit):
+        except (ArrayFileError, NotAligned):
             self.tells = False
         finally:
             mine.close()
@@ -188,14 +184,14 @@ class _Held:
 
         Raises:
             ArrayFileError: it was not stored.
-            Unfit: its value is of another kind, or too wide.
+            NotAligned: its value is of another kind, or too wide.
         """
         if call not in self._calls:
             found = {}
             if call in self._source.calls:
                 rows = self._source.rows(call, sketched=self._sketched)
                 if rows.values.shape[1] > _WIDEST:
-                    raise Unfit(message("mismatch.no_rows"))
+                    raise NotAligned(message("mismatch.no_rows"))
                 values = np.asarray(rows.values, np.float32)
                 found = dict(zip(rows.at.tolist(), values))
             self._calls[call] = found

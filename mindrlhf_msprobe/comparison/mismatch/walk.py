@@ -13,7 +13,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.status import Decode
-from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH, Way
+from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH, ErrorGrowth
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import (
     Columns,
     LetsIn,
@@ -23,8 +23,8 @@ from mindrlhf_msprobe.comparison.mismatch.rows.keyed import (
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     Aligned,
     Distances,
+    NotAligned,
     Source,
-    Unfit,
     align,
     explained,
 )
@@ -58,6 +58,7 @@ class Walk:
         names_of: makes of a cell of either the name that both have.
         weights: the parameters of both.
         stages: every value that was measured, by its name in the training network.
+        growth: where error begins in them, and how it grows.
         not_compared: those that both have and that could not be, unless they are one tensor in all
             calls of both.
         named_by: those of them by which rows are named: ids and positions.
@@ -71,7 +72,7 @@ class Walk:
         mapping: CellMapping = NO_MAPPING,
         decode: Decode | None = None,
     ) -> None:
-        self.rollout, self.training = rollout, training
+        self.rollout, self.training = self.sides = rollout, training
         self.matched = match(rollout.tokens, training.tokens)
         windows = rollout.window, training.window
         window = max(first for first, _ in windows), min(last for _, last in windows)
@@ -98,18 +99,18 @@ class Walk:
         self._seen: set[int] = set()
         self.masks: dict[Name, LetsIn] = {}
         self._masks_measured: dict[tuple[bytes, bytes], tuple[Aligned, LetsIn | None]] = {}
-        self._way = Way(self.tokens, self.token)
+        self.growth = ErrorGrowth(self.tokens, self.token)
         for name, mine, theirs in self._values():
             self._measure(name, mine, theirs)
-        self.stages: dict[Name, Stage] = self._way.stages()
+        self.stages: dict[Name, Stage] = self.growth.stages()
 
     @cached_property
     def cells_alone(self) -> tuple[frozenset[str], frozenset[str]]:
         """The cells of each network that the other one has not, nor as parts of others.
 
-        By their own names; without those that the other side was not asked to record.
+        By their own names; without those that the other side was not to record.
         """
-        sides = (self.rollout, self.training)
+        sides = self.sides
         names = [{common(c) or c: c for c in s.cells} for s, common in zip(sides, self.names_of)]
         whole = self.weights.fused, self.weights.split
         found = []
@@ -143,7 +144,7 @@ class Walk:
         pair[1 - side] = Source(other, given[0])
         try:
             aligned = align(name, pair[0], pair[1], self.matched)
-        except Unfit:
+        except NotAligned:
             return False
         finally:
             for source in pair:
@@ -227,10 +228,10 @@ class Walk:
         ).tolist():
             sequence = int(self.tokens.sequence[row])
             last[sequence] = max(int(self.tokens.position[row]), last.get(sequence, 0))
-        places = [at - self._asked(sequence, call) for sequence, at in last.items()]
+        places = [at - self._begun_with(sequence, call) for sequence, at in last.items()]
         return min((place for place in places if place >= 0), default=None)
 
-    def _asked(self, sequence: int, call: int) -> int:
+    def _begun_with(self, sequence: int, call: int) -> int:
         """Return the length of the prompt with which a sequence began in the rollout.
 
         A rollout without a cache is given all tokens of a response in each call, each as a sequence
@@ -262,7 +263,7 @@ class Walk:
         """The sequences of the rollout that either network is given behind padding."""
         mine, theirs = (
             set().union(*(call.behind_padding() for call in side.tokens.calls))
-            for side in (self.rollout, self.training)
+            for side in self.sides
         )
         partners = self.matched.sequences.tolist()
         return mine | {number for number, other in enumerate(partners) if other in theirs}
@@ -278,11 +279,6 @@ class Walk:
         size, position = self.rollout.tokens.block, int(self.tokens.position[row])
         return size is not None and position > 0 and position % size == 0
 
-    @property
-    def of_layers(self) -> Mapping[Name, np.ndarray]:
-        """How far each token's row is apart in what layers return; see `Way.of_layers`."""
-        return self._way.of_layers
-
     def next_token(self, sequence: int, position: int) -> int:
         """Return the training's token behind one of the rollout; -1 where there is none."""
         partner = int(self.matched.sequences[sequence])
@@ -297,7 +293,7 @@ class Walk:
             before, and so on up to 2; None if they are none of these.
         """
         mine, theirs = self._sources[name]
-        rows = self._way.born_at(name)
+        rows = self.growth.born_at(name)
         if not (mine.has_elements and theirs.has_elements):
             return None
         return next((by for by in (1, -1, 2, -2) if self._is_shifted(mine, theirs, rows, by)), None)
@@ -330,14 +326,6 @@ class Walk:
         call, row = (of[partner] for of in self.training.tokens.places)
         return (int(call[position]), int(row[position])) if call[position] >= 0 else None
 
-    def born_at(self, name: Name) -> np.ndarray:
-        """Return the rows of the rollout that are born apart in a value, int64."""
-        return self._way.born_at(name)
-
-    def apart(self, name: Name) -> np.ndarray:
-        """Return how far each row of the rollout is apart in a value; see `Way.apart`."""
-        return self._way.apart(name)
-
     def sources(self, name: Name) -> tuple[Source, Source]:
         """Return where the rows of a value that was measured come from: both networks."""
         return self._sources[name]
@@ -352,7 +340,7 @@ class Walk:
         sources = self._unmeasured.get(given)
         if sources is None:
             return None
-        return other_numbers(*sources, self.matched, self._way.born_at(name))
+        return other_numbers(*sources, self.matched, self.growth.born_at(name))
 
     def non_finite(self, name: Name) -> list[str]:
         """Return which sides have NaN or Inf in a value, of rollout and training."""
@@ -363,7 +351,7 @@ class Walk:
                 rows = (source.rows(n, sketched=not whole).values for n in source.calls)
                 if not all(np.isfinite(values).all() for values in rows):
                     found.append(side)
-            except (ArrayFileError, Unfit):
+            except (ArrayFileError, NotAligned):
                 continue
             finally:
                 source.close()
@@ -376,7 +364,7 @@ class Walk:
             try:
                 known = source.calls[-1:]
                 values = source.rows(known[0]).values[:_LOOKED_AT] if known else np.zeros(0)
-            except (ArrayFileError, Unfit):
+            except (ArrayFileError, NotAligned):
                 # The largest and smallest elements, if they are enough to say that all elements are
                 # numbers of a lower dtype.
                 dtypes = {form.dtype for value in source.values for form in value.forms()}
@@ -394,14 +382,13 @@ class Walk:
         What is several values of it stands at the first of these: nothing that is made of another
         one stands before it.
         """
-        names = self.names.common_a, self.names.common_b
         mine, theirs = (
             {
                 name._replace(cell=cell): value
                 for name, value in side.values.items()
                 if (cell := common(name.cell)) is not None
             }
-            for side, common in zip((self.rollout, self.training), names)
+            for side, common in zip(self.sides, self.names_of)
         )
         found = []
         for name, value in theirs.items():
@@ -422,7 +409,7 @@ class Walk:
     def _measure(self, name: Name, mine: Source, theirs: Source) -> None:
         try:
             aligned, lets_in = self._aligned(name, mine, theirs)
-        except Unfit as error:
+        except NotAligned as error:
             own = [None if s.is_fused else s.values[0].prints for s in (mine, theirs)]
             if own[0] is not None and len(own[0]) == 1 and own[0] == own[1]:
                 return  # one tensor in all calls of both, such as a constant
@@ -442,7 +429,7 @@ class Walk:
         limit = self._limit(aligned)
         if lets_in is not None:
             self.masks[name] = lets_in
-        self._way.add(aligned, limit, made=made, mask=lets_in is not None)
+        self.growth.add(aligned, limit, made=made, mask=lets_in is not None)
 
     def _limit(self, aligned: Aligned) -> float:
         return allowed(aligned.name.cell, aligned.distances, aligned.columns, *self.precision)
@@ -453,7 +440,7 @@ class Walk:
         What all layers are given of these is measured once.
 
         Raises:
-            Unfit: they cannot be brought together.
+            NotAligned: they cannot be brought together.
         """
         columns = columns_of(mine, theirs)
         if columns is Columns.KEYS:
@@ -471,7 +458,7 @@ class Walk:
                 source.take_heads()
         aligned = align(name, mine, theirs, self.matched)
         if columns is Columns.EITHER and aligned.distances.relative().max() > self._limit(aligned):
-            raise Unfit(message("mismatch.keys_or_features"))
+            raise NotAligned(message("mismatch.keys_or_features"))
         return aligned, None
 
 
@@ -544,7 +531,7 @@ def other_numbers(
                 if other in theirs:
                     pairs = zip(mine[at].tolist(), theirs[other][wanted].tolist())
                     found |= zip((starts[number] + at).tolist(), pairs)
-    except (ArrayFileError, Unfit):
+    except (ArrayFileError, NotAligned):
         return None
     differ = {row for row, (x, y) in found.items() if x != y}
     if not differ or differ != {*apart.tolist()}:
@@ -558,7 +545,7 @@ def _numbers(source: Source, number: int) -> np.ndarray:
 
     Raises:
         ArrayFileError: they were not stored.
-        Unfit: it has other shapes, or no whole numbers.
+        NotAligned: it has other shapes, or no whole numbers.
     """
     call, value = source.side.tokens.calls[number], source.values[0]
     if len(source.values) == 1 and value.has_elements:
@@ -568,7 +555,7 @@ def _numbers(source: Source, number: int) -> np.ndarray:
             return (found.T if turned else found).reshape(-1)
         if found.dtype.kind in "iu" and found.size == call.width:
             return np.tile(found.reshape(-1), call.batch)
-    raise Unfit(message("mismatch.no_layout"))
+    raise NotAligned(message("mismatch.no_layout"))
 
 
 _EXACT = "float32"

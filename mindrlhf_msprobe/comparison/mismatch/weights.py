@@ -6,7 +6,7 @@ Also those that were rounded to a lower dtype on their way, or of which sketches
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import permutations
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from mindrlhf_msprobe.comparison.mismatch.adapters import (
 )
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import distances, explained, sums_in_order
 from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters
+from mindrlhf_msprobe.comparison.pairing.composed import joined
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
 from mindrlhf_msprobe.comparison.pairing.fused import Fused, find_fused, find_reordered, parts_of
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
@@ -121,78 +122,87 @@ def compare_weights(
     """
     common_b = _common(training, names.common_b)
     common_a = _with_names_of(common_b, _common(rollout, names.common_a))
-    both = [n for n in common_a if n in common_b and _same_shape(common_a, common_b, n)]
-    left_a, left_b = _without(common_a, both), _without(common_b, both)
+    shapes = (
+        (n, r.leaf.shape, common_b[n].leaf.shape) for n, r in common_a.items() if n in common_b
+    )
+    both = [name for name, a, b in shapes if a in (b, (b or ())[::-1])]
+    every = [_plain(name, common_a[name], common_b[name]) for name in both]
+    unlike = {pair.rollout: common_a[pair.rollout] for pair in every if pair.equal is False}
+    reordered = find_reordered(unlike, common_b)  # cells of both, with rows in another order
+    for at, pair in enumerate(every):
+        of = reordered.get(cell_of_parameter(pair.rollout))
+        if of is not None:
+            every[at] = _fused_pair(pair.rollout, common_a[pair.rollout], of, common_b)
+
+    def left() -> tuple[dict[str, Record], dict[str, Record]]:
+        """Return the parameters of either that are in no pair yet."""
+        used = {name for pair in every for name in (pair.rollout, *pair.training)}
+        of_a, of_b = ({n: r for n, r in s.items() if n not in used} for s in (common_a, common_b))
+        return of_a, of_b
+
+    left_a, left_b = left()
     outer = {outer_name(name): name for name in left_b}
     parts = {name: left_b[inner] for name, inner in outer.items()}
     fused = find_fused(left_a, parts, rules)
-    pairs, reordered = _pairs_of_both(both, common_a, common_b)
-    joined = [
+    every += [
         replace(pair, training=tuple(outer.get(name, name) for name in pair.training))
         for name, record in left_a.items()
         if cell_of_parameter(name) in fused
         for pair in [_fused_pair(name, record, fused[cell_of_parameter(name)], parts)]
     ]
-    used = _names_of(joined)
-    parted = find_fused(_without(left_b, used), _without(left_a, used))
-    joined += _split(_without(left_a, used), _without(left_b, used), parted)
-    joined += _wrapped(_without(left_a, _names_of(joined)), _without(left_b, _names_of(joined)))
-    used = {*both, *_names_of(joined)}
-    left_a, left_b = _without(common_a, used), _without(common_b, used)
+    left_a, left_b = left()
+    parted = find_fused(left_b, left_a)
+    every += _split(left_a, left_b, parted)
+    every += _wrapped(*left())
+    left_a, left_b = left()
     fused |= reordered
-    every = [
-        replace(pair, adapters=_adapters(pair, fused, (common_a, common_b), (left_a, left_b)))
-        for pair in (*pairs, *joined)
-    ]
-    merged = [p.adapters for p in every if p.adapters and p.adapters.factor]
-    if merged and merged[0].of_training:
-        factor = merged[0].factor or 0.0
-        every = [_without_adapters(pair, common_a, common_b, left_b, factor) for pair in every]
+    every = _with_adapters(every, fused, (common_a, common_b), (left_a, left_b))
     known = {n for p in every if p.adapters and p.is_brought_over for n in p.adapters.names}
-    alone = (
-        _alone(rollout, {*map(id, _without(left_a, known).values())}, names.common_a),
-        _alone(training, {*map(id, _without(left_b, known).values())}, names.common_b),
-    )
-    return Weights(tuple(every), fused, alone, parted)
+    alone = [
+        _alone(own, {id(record) for name, record in of.items() if name not in known}, common)
+        for own, of, common in (
+            (rollout, left_a, names.common_a),
+            (training, left_b, names.common_b),
+        )
+    ]
+    return Weights(tuple(every), fused, (alone[0], alone[1]), parted)
 
 
-def _without_adapters(
-    pair: WeightPair,
-    rollout: Mapping[str, Record],
-    training: Mapping[str, Record],
-    beside: Mapping[str, Record],
-    factor: float,
-) -> WeightPair:
-    """Return a pair that agrees as one that differs, if adapters were to be merged into it.
+#: The parameters of the rollout and of the training, by the names of both.
+_Networks = tuple[Mapping[str, Record], Mapping[str, Record]]
+
+
+def _with_adapters(
+    pairs: Sequence[WeightPair], fused: Mapping[str, Fused], networks: _Networks, left: _Networks
+) -> list[WeightPair]:
+    """Return pairs with the adapters by which they differ, or which they lack.
+
+    What agrees differs, if adapters were to be merged into it as they were into others.
 
     Args:
-        rollout, training: the parameters of both networks, by the names of both.
-        beside: those that the training network has alone.
-        factor: times what the adapters of other weights were added.
+        left: the parameters of either that the other has not.
     """
-    if not pair.equal or len(pair.training) != 1:
-        return pair
-    mine, theirs = rollout.get(pair.rollout), training.get(pair.training[0])
-    if mine is None or theirs is None:
-        return pair
-    lacking = Merging(mine, {pair.training[0]: theirs}).lacks(beside, factor)
-    if lacking is None:
-        return pair
-    return replace(pair, equal=False, relative=lacking[1], lacks=lacking[0])
+    found = [replace(pair, adapters=_adapters(pair, fused, networks, left)) for pair in pairs]
+    merged = next((p.adapters for p in found if p.adapters and p.adapters.factor), None)
+    if merged is None or not merged.of_training:
+        return found
+    for at, pair in enumerate(found):
+        mine, theirs = networks[0].get(pair.rollout), networks[1].get(pair.training[0])
+        if pair.equal and len(pair.training) == 1 and mine is not None and theirs is not None:
+            merging = Merging(mine, {pair.training[0]: theirs})
+            lacking = merging.lacks(left[1], merged.factor or 0.0)
+            if lacking is not None:
+                found[at] = replace(pair, equal=False, relative=lacking[1], lacks=lacking[0])
+    return found
 
 
 def _adapters(
     pair: WeightPair,
     fused: Mapping[str, Fused],
-    networks: tuple[Mapping[str, Record], Mapping[str, Record]],
-    left: tuple[Mapping[str, Record], Mapping[str, Record]],
+    networks: _Networks,
+    left: _Networks,
 ) -> Adapters | None:
-    """Return the adapters by which a pair that differs may do so; None if there are none.
-
-    Args:
-        networks: the parameters of the rollout and of the training, by the names of both.
-        left: those of either that the other has not.
-    """
+    """Return the adapters by which a pair that differs may do so; None if there are none."""
     mine = networks[0].get(pair.rollout)
     theirs = {name: networks[1][name] for name in pair.training if name in networks[1]}
     if pair.equal is not False or mine is None or len(theirs) < len(pair.training):
@@ -214,10 +224,6 @@ def _adapters(
     return next((found for found in tried if found is not None), None)
 
 
-def _names_of(pairs: Iterable[WeightPair]) -> set[str]:
-    return {name for pair in pairs for name in (pair.rollout, *pair.training)}
-
-
 def _wrapped(rollout: Mapping[str, Record], training: Mapping[str, Record]) -> Iterator[WeightPair]:
     """Yield what is the parameter of a cell in one network, and of one cell inside it in the other.
 
@@ -237,20 +243,6 @@ def _wrapped(rollout: Mapping[str, Record], training: Mapping[str, Record]) -> I
                 yield replace(_plain(mine, rollout[mine], training[theirs]), training=(theirs,))
 
 
-def _pairs_of_both(
-    names: Sequence[str], rollout: Mapping[str, Record], training: Mapping[str, Record]
-) -> tuple[list[WeightPair], dict[str, Fused]]:
-    """Compare parameters that both have; return them, and cells whose rows are in another order."""
-    pairs = [_plain(name, rollout[name], training[name]) for name in names]
-    unlike = {pair.rollout for pair in pairs if pair.equal is False}
-    reordered = find_reordered({n: r for n, r in rollout.items() if n in unlike}, training)
-    for at, pair in enumerate(pairs):
-        of = reordered.get(cell_of_parameter(pair.rollout))
-        if of is not None:
-            pairs[at] = _fused_pair(pair.rollout, rollout[pair.rollout], of, training)
-    return pairs, reordered
-
-
 def _alone(
     records: Mapping[str, Record], left: Collection[int], common: Callable[[str], str | None]
 ) -> tuple[str, ...]:
@@ -265,10 +257,6 @@ def _alone(
         if (id(record) in left or common(cell_of_parameter(name)) is None)
         and _CACHE not in name.rpartition(".")[2]
     )
-
-
-def _without(records: Mapping[str, Record], names: Collection[str]) -> dict[str, Record]:
-    return {name: record for name, record in records.items() if name not in names}
 
 
 def _common(
@@ -296,11 +284,6 @@ def _with_names_of(
         known = [other for other in names if other in training]
         found[known[0] if name not in training and len(known) == 1 else name] = record
     return found
-
-
-def _same_shape(a: Mapping[str, Record], b: Mapping[str, Record], name: str) -> bool:
-    shapes = a[name].leaf.shape, b[name].leaf.shape
-    return shapes[0] == shapes[1] or shapes[0] == (shapes[1] or ())[::-1]
 
 
 @dataclass(frozen=True)
@@ -332,21 +315,16 @@ class _Rows:
         Raises:
             ArrayFileError: they were not stored, or are fewer than the order has.
         """
-        found = []
-        for record in self.records:
-            if sketched:
-                sketch = record.sketch()
-                if not sketch.block:
-                    raise ArrayFileError.saying("unread.no_sketch")
-                found.append((sketch.sums, sketch.fingerprints))
-                continue
-            values = np.asarray(record.array())
+        if sketched:
+            sketches = [record.sketch() for record in self.records]
+            if not all(sketch.block for sketch in sketches):
+                raise ArrayFileError.saying("unread.no_sketch")
+            rows = np.concatenate([sketch.sums for sketch in sketches])
+            prints = np.concatenate([sketch.fingerprints for sketch in sketches])
+        else:
+            values = joined(self.records, "", turned=self.turned).array()
             rows = values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1)
-            rows = rows.T if self.turned else rows
-            found.append((rows, np.zeros(len(rows))))
-        if self.order is None and len(found) == 1:
-            return found[0]
-        rows, prints = (np.concatenate(each) for each in zip(*found))
+            prints = np.zeros(len(rows))
         if self.order is None:
             return rows, prints
         if int(self.order.max(initial=0)) >= len(rows):
@@ -400,6 +378,7 @@ def _split(
 def _fused_pair(
     name: str, record: Record, fused: Fused, training: Mapping[str, Record]
 ) -> WeightPair:
+    """Compare a parameter of the rollout with its parts in the training."""
     names = tuple(f"{part}.{name.rpartition('.')[2]}" for part in fused.parts)
     parts = parts_of(fused, name, training)
     if parts is None:
@@ -469,10 +448,12 @@ def unlike_weights(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) -> 
     since = {pair.rollout: walk.rollout.step for pair in unlike}
     stale: dict[str, int] = {}
     differing = {*since}
-    for step in _steps_before(walk, runs, phases) if unlike else ():
-        rollout, training = (
-            read_parameters(run, phase, step, walk.rollout.rank) for run, phase in zip(runs, phases)
-        )
+    before = {step for run in runs for step in run.steps if step < walk.rollout.step}
+    for step in sorted(before, reverse=True) if unlike else ():
+        both, rank = [*zip(runs, phases)], walk.rollout.rank
+        if not all(phase in run.phases_at(step, rank) for run, phase in both):
+            break
+        rollout, training = (read_parameters(run, phase, step, rank) for run, phase in both)
         for pair in _pairs(walk, walk.rollout.parameters, training):
             if pair.is_brought_over and pair.rollout in since:
                 stale.setdefault(pair.rollout, step)
@@ -517,16 +498,6 @@ def _in_flight(walk: Walk) -> tuple[list[WeightPair], dict[str, InFlight]]:
         if not brought:
             unlike.append(pair)
     return unlike, found
-
-
-def _steps_before(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) -> Iterator[int]:
-    """Yield the steps before that of a walk, the last first, as long as both phases are there."""
-    rank = walk.rollout.rank
-    before = {step for run in runs for step in run.steps if step < walk.rollout.step}
-    for step in sorted(before, reverse=True):
-        if not all(phase in run.phases_at(step, rank) for run, phase in zip(runs, phases)):
-            return
-        yield step
 
 
 def _pairs(

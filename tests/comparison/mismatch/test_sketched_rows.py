@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.mismatch.growth import Way
+from mindrlhf_msprobe.comparison.mismatch.growth import ErrorGrowth
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     Aligned,
     explained,
@@ -108,7 +108,7 @@ def born(columns, entered, returned, rows=2000):
     random = np.random.default_rng(columns)
     zeros = np.zeros(rows, np.int64)
     tokens = TokenRows(np.array([0, rows]), zeros, zeros, np.arange(rows))
-    way = Way(tokens, lambda row, apart: Token(0, row, 0, 0, "response", apart, ""))
+    growth = ErrorGrowth(tokens, lambda row, apart: Token(0, row, 0, 0, "response", apart, ""))
     b = random.standard_normal((rows, columns), np.float32)
     b[0] *= 30  # the first token of a sequence often is longer
     for io, apart in (("input", entered), ("output", returned)):
@@ -117,8 +117,8 @@ def born(columns, entered, returned, rows=2000):
         found = measured(a, b, apart == 0)
         name = Name("cell", 0, io, "0")
         allowed = explained("float32", columns, found.sampled)
-        way.add(Aligned(name, np.arange(rows), found, ("Float32", "Float32"), columns), allowed)
-    return way.born_at(Name("cell", 0, "output", "0")).tolist()
+        growth.add(Aligned(name, np.arange(rows), found, ("Float32", "Float32"), columns), allowed)
+    return growth.born_at(Name("cell", 0, "output", "0")).tolist()
 
 
 @pytest.mark.parametrize("columns", [128, 256, 512, 4096])

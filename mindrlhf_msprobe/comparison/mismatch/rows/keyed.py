@@ -19,8 +19,8 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     Aligned,
     Distances,
+    NotAligned,
     Source,
-    Unfit,
     blocks,
     distances,
     joined,
@@ -192,15 +192,16 @@ def align_keys(
         The rows; and of a mask in how many of them what is let in.
 
     Raises:
-        Unfit: what lets a token in is not decided, nothing can be brought together, or all that
-            can agrees and samples of one row see each other, or padding of one side alone is seen.
+        NotAligned: what lets a token in is not decided, nothing can be brought together, or all
+            that can agrees and samples of one row see each other, or padding of one side alone is
+            seen.
     """
     mine, theirs = _Keyed(rollout), _Keyed(training)
     counts = _Counts()
     try:
         masks = [_is_mask(side) for side in (mine, theirs)]
         if masks[0] != masks[1]:
-            raise Unfit(message("mismatch.mask_or_scores"))
+            raise NotAligned(message("mismatch.mask_or_scores"))
         lets_in = [_value_that_lets_in(side) if masks[0] else None for side in (mine, theirs)]
         found: list[Distances] = []
         tokens: list[np.ndarray] = []
@@ -225,12 +226,12 @@ def align_keys(
                     if bool((one.leaves_padding & ~another.sees_padding).any()):
                         unsure.add("shared_mask")
     except ArrayFileError:
-        raise Unfit(message("mismatch.keys_not_stored")) from None
+        raise NotAligned(message("mismatch.keys_not_stored")) from None
     if not sum(map(len, tokens)):
-        raise Unfit(message("mismatch.no_rows"))
+        raise NotAligned(message("mismatch.no_rows"))
     aligned = Aligned(name, np.concatenate(tokens), joined(found), max(dtypes), columns)
     if unsure and not aligned.distances.unequal.any():
-        raise Unfit(message(f"mismatch.{min(unsure)}"))
+        raise NotAligned(message(f"mismatch.{min(unsure)}"))
     return aligned, counts.found() if masks[0] else None
 
 
@@ -358,7 +359,7 @@ def _value_that_lets_in(side: _Keyed) -> float:
     """Return the value with which a mask lets in.
 
     Raises:
-        Unfit: nothing decides it.
+        NotAligned: nothing decides it.
     """
     seen: set[float] = set()
     for number in side.forms:
@@ -375,7 +376,7 @@ def _value_that_lets_in(side: _Keyed) -> float:
                 *np.unique(np.take_along_axis(rows.at_tokens(), own, 2)).astype(float).tolist()
             }
     if len(seen) != 1:
-        raise Unfit(message("mismatch.mask_convention"))
+        raise NotAligned(message("mismatch.mask_convention"))
     return seen.pop()
 
 
@@ -385,13 +386,13 @@ def _of_scores(mine: _Rows, theirs: _Rows) -> Distances:
     for rows in (mine, theirs):
         values = rows.at_tokens()[..., : rows.longest]
         if values.dtype.kind not in "fiu":
-            raise Unfit(message("mismatch.kind", dtype=str(values.dtype)))
+            raise NotAligned(message("mismatch.kind", dtype=str(values.dtype)))
         before = rows.before[:, None, : rows.longest]
         kept = np.where(before & ~(values <= _HIDDEN), values, 0)
         both.append(kept.reshape(len(kept), -1))
     if both[0].shape != both[1].shape:
         heads = mine.values.shape[1], theirs.values.shape[1]
-        raise Unfit(message("mismatch.heads", rollout=heads[0], training=heads[1]))
+        raise NotAligned(message("mismatch.heads", rollout=heads[0], training=heads[1]))
     return distances(both[0], both[1])
 
 
@@ -415,7 +416,7 @@ def _of_masks(mine: _Mask, theirs: _Mask, counts: _Counts) -> Distances:
     """Measure how many tokens are let in by one mask alone; the norm is how many are let in."""
     if mine.own.shape != theirs.own.shape:
         heads = mine.own.shape[1], theirs.own.shape[1]
-        raise Unfit(message("mismatch.heads", rollout=heads[0], training=heads[1]))
+        raise NotAligned(message("mismatch.heads", rollout=heads[0], training=heads[1]))
     hidden = [(a & ~b).sum(axis=2) for a, b in ((theirs.own, mine.own), (mine.own, theirs.own))]
     counts.add("hidden", *hidden)
     squared = hidden[0] + hidden[1]

@@ -204,7 +204,7 @@ class Aligned:
     columns: int
 
 
-class Unfit(Exception):
+class NotAligned(Exception):
     """A value of both phases cannot be brought together; `why` says the reason."""
 
     def __init__(self, why: Message) -> None:
@@ -289,7 +289,7 @@ class Source:
 
         Raises:
             ArrayFileError: they were not stored, or cannot be read.
-            Unfit: the parts cannot be put beside each other.
+            NotAligned: the parts cannot be put beside each other.
         """
         key = number, sketched
         if key not in self._open:
@@ -331,7 +331,7 @@ class Source:
         shape = record.leaf.shape or ()
         made = record.sketch() if record.leaf.sketch is not None else _sketch_of(record)
         if not (made.block and made.sums.size):
-            raise Unfit(message("mismatch.no_sums"))
+            raise NotAligned(message("mismatch.no_sums"))
         values, at = rows_of(made.sums.reshape(*shape[:-1], -1), layout, call)
         prints, _ = rows_of(made.fingerprints.reshape(*shape[:-1], 1), layout, call)
         return Rows(values, at, prints)
@@ -345,10 +345,10 @@ class Source:
             whole = all(value_columns(value) % COLUMNS == 0 for value in self.values)
             sums = sums_in_order(order) if whole else None
             if sums is None or int(sums.max(initial=-1)) >= values.shape[1]:
-                raise Unfit(message("mismatch.fused_sketch"))
+                raise NotAligned(message("mismatch.fused_sketch"))
             return Rows(values[:, sums], parts[0].at, np.zeros((len(values), 0), np.uint64))
         if values.shape[1] != len(order):
-            raise Unfit(message("mismatch.no_layout"))
+            raise NotAligned(message("mismatch.no_layout"))
         return Rows(values[:, order], parts[0].at)
 
 
@@ -382,10 +382,10 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
     """Measure one value's rows of the rollout against the training's.
 
     Raises:
-        Unfit: the shapes do not say which axes are tokens, or rows are not of one length.
+        NotAligned: the shapes do not say which axes are tokens, or rows are not of one length.
     """
     if not (rollout.calls and training.calls):
-        raise Unfit(message("mismatch.no_layout"))
+        raise NotAligned(message("mismatch.no_layout"))
     sketched = not (rollout.has_elements and training.has_elements)
     starts = rollout.side.tokens.rows.starts
     found: list[Distances] = []
@@ -405,9 +405,9 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
             tokens.append(starts[number] + mine.at[rows[0]])
             dtypes.add((rollout.dtype(number), training.dtype(other)))
     except ArrayFileError as error:
-        raise Unfit(error.said) from None
+        raise NotAligned(error.said) from None
     if not sum(map(len, tokens)):
-        raise Unfit(message("mismatch.no_rows"))
+        raise NotAligned(message("mismatch.no_rows"))
     columns = sum(map(value_columns, rollout.values)) if sketched else columns
     return Aligned(name, np.concatenate(tokens), joined(found), max(dtypes), columns)
 
@@ -422,7 +422,7 @@ def row_pairs(
         each: which of the first, and which of the second.
 
     Raises:
-        ArrayFileError, Unfit: as `Source.rows`.
+        ArrayFileError, NotAligned: as `Source.rows`.
     """
     theirs = {*training.calls}
     for number in rollout.calls:
@@ -440,13 +440,13 @@ def _check(x: np.ndarray, y: np.ndarray, columns: int) -> int:
     """Return how many columns rows of both sides have, and those before if there were any.
 
     Raises:
-        Unfit: they are not as many, or no numbers.
+        NotAligned: they are not as many, or no numbers.
     """
     if x.shape[1] != y.shape[1] or columns not in (0, x.shape[1]):
-        raise Unfit(message("mismatch.columns", rollout=x.shape[1], training=y.shape[1]))
+        raise NotAligned(message("mismatch.columns", rollout=x.shape[1], training=y.shape[1]))
     for side in (x, y):
         if side.dtype.kind not in "fbiu":
-            raise Unfit(message("mismatch.kind", dtype=str(side.dtype)))
+            raise NotAligned(message("mismatch.kind", dtype=str(side.dtype)))
     return x.shape[1]
 
 
