@@ -228,7 +228,17 @@ class Sequences:
         with contextlib.suppress(Unavailable):
             if (found := self._by_rows(datum, array, of)) is not None:
                 return found
-            if (mask := self._mask(datum, array, of)) is not None:
+            # The mask that was given to its own loss or saved beside it; that of the responses; or
+            # one that losses were given with old log-probabilities that are those of the rows.
+            mask = self.data.beside(datum, array, of, MASK)
+            if mask is None:
+                mask = self._mask_of_responses(datum, array, of)
+            if mask is None and datum.key not in OF_UPDATES:
+                names = REF_LOG_PROB if datum.key in REF_LOG_PROB else OLD_LOG_PROB
+                is_own = datum.key in names
+                own = array if is_own else self.data.alike(datum, array, of, names)
+                mask = None if own is None else masks_of_values(self.data, own, names)
+            if mask is not None:
                 return Counted(np.asarray(mask != 0))
             tokens = self.data.alike(datum, array, of, ROLLOUT_TOKENS)
             if tokens is not None:
@@ -239,24 +249,6 @@ class Sequences:
                 if mask.shape == array.shape:
                     return Counted(np.asarray(mask != 0), (message("trend.mask_in_order"),))
         return self._by_ends(datum, array, of)
-
-    def _mask(
-        self, datum: KeyDatum, array: np.ndarray, of: Sequence[KeyDatum]
-    ) -> np.ndarray | None:
-        """Return the mask of the rows of a save; None where none is of them for sure.
-
-        It was given to their own loss or saved beside them; is that of the responses; or losses
-        were given it with old log-probabilities that are those of the rows.
-        """
-        data = self.data
-        mask = data.beside(datum, array, of, MASK)
-        if mask is None:
-            mask = self._mask_of_responses(datum, array, of)
-        if mask is None and datum.key not in OF_UPDATES:
-            names = REF_LOG_PROB if datum.key in REF_LOG_PROB else OLD_LOG_PROB
-            own = array if datum.key in names else data.alike(datum, array, of, names)
-            mask = None if own is None else masks_of_values(data, own, names)
-        return mask
 
     @cached_property
     def old_rows(self) -> OldRows:
@@ -421,7 +413,9 @@ class Sequences:
             if names is LENGTHS:
                 found = [int(one) for row in held for one in row.tolist()]
             else:
-                found = [_last_of(seen, len(ids)) for seen, ids in zip(held, rows)]
+                # How many of a row's last columns stand before the end of its attention mask.
+                own = [seen[max(0, len(seen) - len(ids)) :] for seen, ids in zip(held, rows)]
+                found = [len(seen) - run_at_end(seen != 0, False) for seen in own]
             if len(found) == len(rows) and all(0 <= n <= len(r) for n, r in zip(found, rows)):
                 return found
         return None
@@ -460,12 +454,6 @@ def has_hole(selects: np.ndarray, ids: np.ndarray, pad: int | None) -> bool:
     inside = slice(int(chosen[0]), int(chosen[-1]))
     left = ~selects[inside]
     return bool((left & (ids[inside] != pad)).any()) if pad is not None else bool(left.any())
-
-
-def _last_of(seen: np.ndarray, width: int) -> int:
-    """Return how many of a row's last columns stand before the end of an attention mask."""
-    own = np.flatnonzero(seen[max(0, len(seen) - width) :] != 0)
-    return int(own[-1]) + 1 if len(own) else 0
 
 
 def _pad_by_eos(rows: Sequence[np.ndarray], eos: frozenset[int]) -> int | None:

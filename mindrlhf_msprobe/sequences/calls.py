@@ -737,7 +737,8 @@ class _Builder:
                 return self._begin(key, before, tokens, 0, begun, shares=True), start
         is_first = call.entry.call == 0 and not call.one_each
         inside = self._saved.before(tokens, start) is not None
-        begins = table is None or self._saved.begin_with(tokens)
+        wholes = (sample.tokens for sample in self._saved.all)
+        begins = table is None or any(of[: len(tokens)].tolist() == tokens for of in wholes)
         if is_first and not inside and begins:
             return self._anew(piece)  # padding before them may count
         if table is None and not self._saved.all:

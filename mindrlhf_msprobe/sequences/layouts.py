@@ -11,7 +11,7 @@ there are; where it does not, nobody says it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum
 
@@ -228,9 +228,15 @@ class Keys:
         columns = np.full((len(groups), size), UNKNOWN, np.int64)
         times = np.zeros((len(groups), size), np.int64)
         position = position[groups // most]
-        for number, shared in self._shared_columns(in_sample, position, own):
-            if position[number, shared] < size:
-                columns[number, position[number, shared]] = shared
+        # Of a sequence that goes on behind the first tokens of others, the columns of these.
+        going_on = [n for n, begun in enumerate(self._tokens.begun) if not begun]
+        for number in np.flatnonzero(np.isin(own, going_on)).tolist():
+            of_group, mine = in_sample[number], int(own[number])
+            for other in np.unique(of_group[of_group >= 0]).tolist():
+                shared = shared_length(*(self._tokens.sequences[n] for n in (mine, other)))
+                shared = 0 if other == mine else min(shared, size)
+                at = np.flatnonzero((of_group == other) & (position[number] < shared))
+                columns[number, position[number, at]] = at
         at, column = np.nonzero((in_sample == own[:, None]) & (position < size))
         place = position[at, column]
         columns[at, place] = column
@@ -245,27 +251,6 @@ class Keys:
         packed = np.bincount(groups // most)[groups // most] > 1
         found = Queries(rows, sample, places, group, columns, padding, others, packed)
         return found.take(np.flatnonzero(kept))
-
-    def _shared_columns(
-        self, sequence: np.ndarray, position: np.ndarray, own: np.ndarray
-    ) -> Iterator[tuple[int, int]]:
-        """Yield columns of other sequences of which one goes on behind their first tokens.
-
-        Args:
-            sequence, position: int64 [groups, columns].
-            own: int64 [groups], the sequence of each group.
-
-        Yields:
-            The group, and the column.
-        """
-        going_on = {n for n, begun in enumerate(self._tokens.begun) if not begun}
-        for at in np.flatnonzero(np.isin(own, [*going_on])).tolist():
-            for other in np.unique(sequence[at][sequence[at] >= 0]).tolist():
-                if other == own[at]:
-                    continue
-                shared = shared_length(*(self._tokens.sequences[n] for n in (int(own[at]), other)))
-                inside = (sequence[at] == other) & (position[at] < shared)
-                yield from ((at, column) for column in np.flatnonzero(inside).tolist())
 
     def _first_of(self, number: int, count: int) -> int | None:
         """Return the first of the calls whose tokens are so many columns; None if none is."""

@@ -180,11 +180,19 @@ def coverage(
     Args:
         matched: of both phases.
         samples: prompts and responses of the step.
-        window: the first and the last token that were asked for: 0 is the call with the prompts, n
-            the one that is given the response's n-th token.
+        window: the first and the last token that were to be recorded: 0 is the call with the
+            prompts, n the one that is given the response's n-th token.
     """
     rows, count = matched.rows, rollout.count
-    sampled = _sampled(rollout, matched)
+    # How many rows whose next token was sampled are aligned, and of how many. Of a phase that was
+    # given whole samples, of which nothing says where a response begins, all rows count.
+    known = rollout.within(rollout.rows)
+    begun = np.array([*rollout.begun, *[0] * (len(rollout.sequences) - len(rollout.begun))])
+    behind = rollout.rows.position[known] - begun[rollout.rows.sequence[known]]
+    if rollout.lost or bool((behind >= 0).any()):
+        known = known[behind >= -1]
+    partner = np.concatenate([np.zeros(0, np.int64), *(of.row for of in matched.partners)])
+    sampled = int((partner[known] >= 0).sum()), len(known) + rollout.lost
     there = [prefix_names(tokens) for side in (rollout, training) for tokens in side.sequences]
     given = np.unique(np.concatenate([np.zeros(0, np.uint64), *there]))
     aligned = np.unique(aligned_names(rollout, matched))
@@ -195,33 +203,17 @@ def coverage(
         if not size or not np.isin(names[size - 1], given):
             continue
         generated = np.maximum(np.arange(len(names)) - size + 1, 0)
-        asked = (window[0] <= generated) & (generated <= window[1])
-        asked[-1] &= len(names) == size
-        found += int(np.isin(names[asked], aligned).sum())
-        wanted += int(asked.sum())
-        asked[: size - 1] = False
-        asked[-1] &= len(names) == size  # behind the last token none was sampled
-        found_next += int(np.isin(names[asked], aligned).sum())
-        wanted_next += int(asked.sum())
+        wanted_rows = (window[0] <= generated) & (generated <= window[1])
+        wanted_rows[-1] &= len(names) == size
+        found += int(np.isin(names[wanted_rows], aligned).sum())
+        wanted += int(wanted_rows.sum())
+        wanted_rows[: size - 1] = False
+        wanted_rows[-1] &= len(names) == size  # behind the last token none was sampled
+        found_next += int(np.isin(names[wanted_rows], aligned).sum())
+        wanted_next += int(wanted_rows.sum())
     if wanted_next and found_next * sampled[1] <= sampled[0] * wanted_next:
         sampled = found_next, wanted_next
     return Coverage(rows, count, found, wanted, *sampled)
-
-
-def _sampled(rollout: PhaseTokens, matched: Matched) -> tuple[int, int]:
-    """Return how many rows of a rollout whose next token was sampled are aligned, and of how many.
-
-    Of a phase that was given whole samples, of which nothing says where a response begins, all rows
-    count.
-    """
-    rows = rollout.rows
-    known = rollout.within(rows)
-    begun = np.array([*rollout.begun, *[0] * (len(rollout.sequences) - len(rollout.begun))])
-    behind = rows.position[known] - begun[rows.sequence[known]]
-    if rollout.lost or bool((behind >= 0).any()):
-        known = known[behind >= -1]
-    partner = np.concatenate([np.zeros(0, np.int64), *(of.row for of in matched.partners)])
-    return int((partner[known] >= 0).sum()), len(known) + rollout.lost
 
 
 def aligned_names(rollout: PhaseTokens, matched: Matched) -> np.ndarray:

@@ -109,11 +109,6 @@ class SavedSamples:
             (shared_length(tokens, self.all[n].tokens) for n in self.begun_by(tokens)), default=0
         )
 
-    def begin_with(self, tokens: Sequence[int]) -> bool:
-        """Return whether a sample begins with all these tokens."""
-        wanted = np.asarray(tokens, np.int64)
-        return any(np.array_equal(sample.tokens[: len(wanted)], wanted) for sample in self.all)
-
     def before(self, tokens: Sequence[int], start: int) -> Beginning | None:
         """Return what stands before tokens that begin at a position.
 
@@ -195,7 +190,15 @@ def _beginnings(
     """
     tokens = np.concatenate([inputs.ids for inputs, _ in window], axis=1).astype(np.int64)
     offset = (window[0][1].token or 0) - 1
-    there, known = _saved_at(samples, offset, tokens.shape[1])
+    there = Counter[_Key]()  # how often each window is in the saved samples
+    known: dict[_Key, Beginning] = {}  # and what stands before it
+    for sample in samples:
+        seen = sample.response[offset : offset + tokens.shape[1]]
+        if len(sample.prompt) and len(seen) == tokens.shape[1] and (seen >= 0).all():
+            whole = np.concatenate([sample.prompt, sample.response[:offset]])
+            key = whole.tobytes(), seen.tobytes()
+            there[key] += 1
+            known[key] = Beginning(whole, len(sample.prompt))
     fitting = [[key for key in known if key[1] == row.tobytes()] for row in tokens]
     if fitting.count([]) > len(samples) - there.total():
         return [None] * len(tokens)
@@ -204,27 +207,6 @@ def _beginnings(
         known[keys[0]] if len(keys) == 1 and taken[keys[0]] <= there[keys[0]] else None
         for keys in fitting
     ]
-
-
-def _saved_at(
-    samples: Iterable[SavedSample], offset: int, width: int
-) -> tuple[Counter[_Key], dict[_Key, Beginning]]:
-    """Return how often each window is in the saved samples, and what stands before it.
-
-    Args:
-        offset: the place of the window in the responses.
-        width: how many tokens it has; shorter responses are left out.
-    """
-    there = Counter[_Key]()
-    known: dict[_Key, Beginning] = {}
-    for sample in samples:
-        seen = sample.response[offset : offset + width]
-        if len(sample.prompt) and len(seen) == width and (seen >= 0).all():
-            whole = np.concatenate([sample.prompt, sample.response[:offset]])
-            key = whole.tobytes(), seen.tobytes()
-            there[key] += 1
-            known[key] = Beginning(whole, len(sample.prompt))
-    return there, known
 
 
 _MOST_ROWS = 4096

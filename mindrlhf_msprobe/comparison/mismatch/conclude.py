@@ -233,7 +233,7 @@ def _by_computation(at: Parted) -> Blame:
     return cause, [said, *_looked_at(at)]
 
 
-#: In the order in which they are asked; from `_by_many_roundings` on nothing recorded explains it.
+#: In the order in which they are tried; from `_by_many_roundings` on nothing recorded explains it.
 _BLAME: tuple[Callable[[Parted], Blame | None], ...] = (
     *(_by_other_weights, _by_rounded_weights, _by_positions, _by_numbers, _by_mask, _by_dtype),
     *(_by_many_roundings, _by_other_samples, _by_cells_alone, _by_unknown_weights),
@@ -349,24 +349,16 @@ def _undecided_weights(walk: Walk, name: Name) -> list[str]:
     They are of the cell that returns it, or of one inside; or of one beside the cell that is given
     it, of which no output was compared.
     """
-    found = _cells_of_unknown(walk)
+    found = {pair.rollout: cell_of_parameter(pair.rollout) for pair in walk.weights.unknown}
+    for names, common in zip(walk.weights.alone, walk.names_of):
+        cells = {own: cell_of_parameter(own) for own in names}
+        found |= {own: common(cell) or cell for own, cell in cells.items()}
     if name.io == "output":
         return [n for n, of in found.items() if of == name.cell or is_around(name.cell, of)]
     around = _around(walk, name)
     seen = {other.cell for other in walk.stages if other.io == "output"}
     beside = {n: of for n, of in found.items() if (of.rpartition(".")[0] or "root") == around}
     return [n for n, of in beside.items() if of not in seen]
-
-
-def _cells_of_unknown(walk: Walk) -> dict[str, str]:
-    """Return the cell of each parameter of which nothing says whether both sides agree."""
-    rollout, training = walk.weights.alone
-    found = {pair.rollout: cell_of_parameter(pair.rollout) for pair in walk.weights.unknown}
-    for names, common in ((rollout, walk.names.common_a), (training, walk.names.common_b)):
-        for own in names:
-            cell = cell_of_parameter(own)
-            found[own] = common(cell) or cell
-    return found
 
 
 def stage_of(walk: Walk, weight: Weight) -> Stage | None:
@@ -493,18 +485,15 @@ def other_tokens(walk: Walk) -> Message | None:
         return None
     sample, position, rollout, training = unlike[0]
     where = {"sample": walk.sample(sample), "position": position}
-    ids = {"rollout": rollout, "training": training, "packed": _is_packed(mine, theirs)}
-    return message("mismatch.other_tokens", **where, **ids, count=len(unlike), of=len(mine))
-
-
-def _is_packed(mine: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
-    """Return whether sequences of the rollout stand inside others of the training."""
+    # Whether sequences of the rollout stand inside others of the training.
     wholes = [tokens.astype(np.int64).tobytes() for tokens in theirs]
-    return any(
+    packed = any(
         len(tokens) >= _LEAST_INSIDE
         and any(holds(whole[tokens.itemsize :], tokens.astype(np.int64)) for whole in wholes)
         for tokens in mine
     )
+    ids = {"rollout": rollout, "training": training, "packed": packed}
+    return message("mismatch.other_tokens", **where, **ids, count=len(unlike), of=len(mine))
 
 
 def other_response(walk: Walk) -> Message | None:

@@ -86,8 +86,13 @@ def evidence(walk: Walk, sampled: Sampled) -> Evidence:
             own = prefix_names(sequence[:last])[max(begun - 1, 0) :]
             total += int((~np.isin(own, names)).sum())
     else:
-        total, known = _by_rows(walk, int(counts.sum()), masked=masked)
-        wanted = aligned[:0], aligned[:known]
+        # Each row from the last one of a prompt on gives a token; that of the last may give none.
+        lasts = walk.rollout.tokens.last.tolist()
+        sizes = [last - begun for last, begun in zip(lasts, walk.rollout.tokens.begun) if begun]
+        least, most = (0 if masked else sum(sizes)), sum(sizes) + len(sizes)
+        compared, total = int(counts.sum()), max(int(counts.sum()), least)
+        lacking = walk.coverage.tokens - walk.coverage.rows
+        wanted = aligned[:0], aligned[: max(0, min(compared, most) - lacking)]
     place = replace(
         _of_weights(walk),
         sampled=total,
@@ -226,18 +231,6 @@ def _is_one(sample: SavedSample, other: SavedSample | None) -> bool:
         return False
     short, long = sorted((sample.tokens, other.tokens), key=len)
     return np.array_equal(short, long[: len(short)]) and len({*long[len(short) :].tolist()}) < 2
-
-
-def _by_rows(walk: Walk, compared: int, *, masked: bool) -> tuple[int, int]:
-    """Return how many tokens were sampled, and how many of them are aligned, without saved ids.
-
-    Each row from the last one of a prompt on gives a token; that of the last token may give none.
-    """
-    tokens = walk.rollout.tokens
-    sizes = [last - begun for last, begun in zip(tokens.last.tolist(), tokens.begun) if begun]
-    least, most = (0 if masked else sum(sizes)), sum(sizes) + len(sizes)
-    lacking = walk.coverage.tokens - walk.coverage.rows
-    return max(compared, least), max(0, min(compared, most) - lacking)
 
 
 def _of_weights(walk: Walk) -> ExactPlace:

@@ -233,15 +233,34 @@ class Sampled:
         samples = _samples(walk)
         if sum(len(table.counts) for table in self.tables) != len(samples):
             counts = walk.coverage
-            known = len(compared) and counts.sampled_aligned == counts.sampled
+            is_known = len(compared) and counts.sampled_aligned == counts.sampled
             few = {"count": counts.sampled_aligned, "of": counts.sampled}
-            return None if known else message("mismatch.logits_unknown", **few)
+            return None if is_known else message("mismatch.logits_unknown", **few)
         places = {
             (table.first + row, place)
             for table in self.tables
             for row, place in np.argwhere(table.apart > limit).tolist()
         }
-        count = len(places & _places_behind(walk, compared, samples))
+        # The places of the sampled tokens that rows whose logits were compared are before; samples
+        # that share a pass over their prompt have one row of it.
+        rows, names = walk.tokens, [prefix_names(one) for one in walk.rollout.tokens.sequences]
+
+        def named(at: np.ndarray) -> list[int]:
+            pairs = zip(rows.sequence[at].tolist(), rows.position[at].tolist())
+            return [int(names[sequence][position]) for sequence, position in pairs]
+
+        known = np.flatnonzero(rows.sequence >= 0)
+        # A call may be given padding behind its tokens: such a row is of no token of the sample.
+        every = zip(walk.samples(known).tolist(), named(known))
+        own, seen = dict(zip(every, known.tolist())), {*compared.tolist()}
+        shared = {*named(compared)}
+        behind = {
+            (sample, at + 1 - size)
+            for sample, (tokens, size) in samples.items()
+            for at, name in enumerate(prefix_names(tokens).tolist())
+            if (own[sample, name] in seen if (sample, name) in own else name in shared)
+        }
+        count = len(places & behind)
         if count >= _MOST_SEEN * len(places):
             return None
         return message("mismatch.logits_unknown", count=count, of=len(places))
@@ -322,36 +341,6 @@ def _samples(walk: Walk) -> dict[int, tuple[np.ndarray, int]]:
         return {n: (one.tokens, len(one.prompt)) for n, one in enumerate(walk.rollout.samples)}
     sequences = walk.rollout.tokens.sequences
     return {walk.sample(n): (tokens, walk.prompt(n)) for n, tokens in enumerate(sequences)}
-
-
-def _places_behind(
-    walk: Walk, compared: np.ndarray, samples: Mapping[int, tuple[np.ndarray, int]]
-) -> set[tuple[int, int]]:
-    """Return the samples and places of the sampled tokens that rows of the rollout are before.
-
-    Samples that share a pass over their prompt have one row of it.
-
-    Args:
-        compared: the rows, int64.
-        samples: the tokens of each, and how many are its prompt.
-    """
-    rows, names = walk.tokens, [prefix_names(one) for one in walk.rollout.tokens.sequences]
-
-    def named(at: np.ndarray) -> list[int]:
-        pairs = zip(rows.sequence[at].tolist(), rows.position[at].tolist())
-        return [int(names[sequence][position]) for sequence, position in pairs]
-
-    known = np.flatnonzero(rows.sequence >= 0)
-    # A call may be given padding behind its tokens: such a row is that of no token of the sample.
-    every = zip(walk.samples(known).tolist(), named(known))
-    own, seen = dict(zip(every, known.tolist())), {*compared.tolist()}
-    shared = {*named(compared)}
-    return {
-        (sample, at + 1 - size)
-        for sample, (tokens, size) in samples.items()
-        for at, name in enumerate(prefix_names(tokens).tolist())
-        if (own[sample, name] in seen if (sample, name) in own else name in shared)
-    }
 
 
 def _limit(walk: Walk) -> float:

@@ -387,8 +387,12 @@ def _fused_pair(
     mine = _Rows((record,), turned=matrix and fused.transposed)
     theirs = _Rows(parts, fused.order, matrix and fused.parts_transposed)
     pair = _judged(name, names, mine, theirs)
-    unlike = pair.equal is None and extremes_differ(record, parts)
-    return replace(pair, equal=False) if unlike else pair
+    if pair.equal is None and (extremes := _extremes(record, parts)) is not None:
+        # Largest and smallest elements that are not those of the parts, nor when rounded.
+        own, others = extremes
+        if not any(np.array_equal(own, rounded(others, low)) for low in (None, *ROUNDED)):
+            return replace(pair, equal=False)
+    return pair
 
 
 def _judged(name: str, names: tuple[str, ...], mine: _Rows, theirs: _Rows) -> WeightPair:
@@ -592,15 +596,6 @@ def rounded_by_extremes(a: Record, parts: Sequence[Record], relative: float) -> 
         if near and np.array_equal(own, rounded(others, dtype)):
             return dtype
     return None
-
-
-def extremes_differ(a: Record, parts: Sequence[Record]) -> bool:
-    """Return whether the largest or smallest elements say that float32 weights are unlike others.
-
-    Those that are the others' when rounded do not say so.
-    """
-    own, others = _extremes(a, parts) or (np.zeros(2), np.zeros(2))
-    return not any(np.array_equal(own, rounded(others, dtype)) for dtype in (None, *ROUNDED))
 
 
 def _extremes(a: Record, parts: Sequence[Record]) -> tuple[np.ndarray, np.ndarray] | None:

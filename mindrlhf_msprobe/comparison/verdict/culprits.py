@@ -62,7 +62,6 @@ from mindrlhf_msprobe.phases import (
     key_data_home,
     role_of,
 )
-from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, network_name
 
 #: What does not decide: what is known of the record itself is said as well.
@@ -171,6 +170,9 @@ def optimizer(differing: Differing) -> Culprit | None:
     gradients = _gradients(step, update, differing.name_in(update))
     if any(finding is None and not clipped for finding, clipped in gradients):
         return None  # left out of the comparison
+    own = [(run, run.config(run.ranks[0]) if run.ranks else None) for run in first.runs]
+    # Whether the jobs have ranks of which nothing was recorded.
+    ranks_unseen = [bool(run.missing_ranks or (c is not None and c.ranks)) for run, c in own]
     details = {
         "phase": update.phase,
         "step": update.step,
@@ -180,7 +182,7 @@ def optimizer(differing: Differing) -> Culprit | None:
         "unmoved": _unmoved(differing, update),
         "clipped": bool(gradients) and all(f is not None and c for f, c in gradients),
         "filtered": first.filtered,
-        "ranks_unseen": any(_ranks_unseen(run) for run in first.runs),
+        "ranks_unseen": any(ranks_unseen),
     }
     code = _code(begun, [finding for finding, _ in gradients], after)
     if code is CulpritCode.GRADIENTS_NOT_RECORDED:
@@ -246,13 +248,7 @@ def _unmoved(differing: Differing, update: Opened) -> str | None:
     return "AB"[stayed.index(True)] if stayed.count(True) == 1 else None
 
 
-def _ranks_unseen(run: Run) -> bool:
-    """Return whether the job has ranks of which nothing was recorded."""
-    config = run.config(run.ranks[0]) if run.ranks else None
-    return bool(run.missing_ranks) or (config is not None and bool(config.ranks))
-
-
-#: In the order in which they are asked: of what is no parameter, and of a parameter.
+#: In the order in which they are tried: of what is no parameter, and of a parameter.
 _CULPRITS: tuple[Callable[[FirstDifference], Culprit | None], ...] = (
     *(next_token, last_token, before_optimizer, schedule, aggregation, loss),
     *(earlier_update, moved_since),

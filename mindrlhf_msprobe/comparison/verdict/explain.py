@@ -22,7 +22,7 @@ from mindrlhf_msprobe.comparison.preflight.preflight import (
     without_consequences,
 )
 from mindrlhf_msprobe.comparison.verdict.axes import with_axes
-from mindrlhf_msprobe.comparison.verdict.beyond_rounding import born, born_reasons
+from mindrlhf_msprobe.comparison.verdict.beyond_rounding import error_begins, said_of_beginning
 from mindrlhf_msprobe.comparison.verdict.culprits import (
     OF_WHAT_AGREES,
     before_optimizer,
@@ -137,23 +137,29 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
     if earlier is not first.pair:  # recorded before it, a parameter, and may come of it
         why = (*why, message("explanation.recorded_late", record=earlier.record.name))
     why = (*why, *occasion_reasons(occasion, finding), *history.in_two_roles(finding))
-    birth = born(first)
-    if birth is not None:
-        why = (*why, *born_reasons(birth))
+    beginning = error_begins(first)
+    if beginning is not None:
+        why = (*why, *said_of_beginning(beginning))
     metrics = None if first.record.leaf.type == "str" else finding.metrics  # bytes of a text
+    # Where it was called; of key data, the network whose output they are made of.
+    made_of, source = output_before(first), ""
+    frame = frame_of(first, origin if made_of is None else made_of[0].name)
+    if frame is not None:
+        where, _, line = frame.partition("\n")
+        source = ": ".join(filter(None, [where.rstrip(", "), line.strip()]))
     return replace(
         found,
         max_abs_err=metrics.max_abs_err if metrics else None,
         max_rel_err=metrics.max_rel_err if metrics else None,
         reasons=(_happened(finding), *why, *hint),
-        **_proposed(first, origin if birth is None else birth.entry, culprit),
-        born=birth,
+        **_proposed(first, origin if beginning is None else beginning.entry, culprit),
+        born=beginning,
         occasion=occasion,
         culprit=culprit,
         non_finite_in=sides(finding) if finding.status is Status.NON_FINITE else (),
         check_first=checks,
         inside=with_axes(inside(first), first),
-        source=_source(first, origin),
+        source=source,
         **place_of(first, origin),
     )
 
@@ -205,19 +211,6 @@ def _proposed(
         "next_step_estimated": estimated,
         "next_step_whole": whole if size != whole else None,
     }
-
-
-def _source(first: FirstDifference, origin: str | None) -> str:
-    """Return where the origin was called, the line included; "" if that is not known.
-
-    For key data where the network was called whose output they are made of.
-    """
-    made_of = output_before(first)
-    frame = frame_of(first, origin if made_of is None else made_of[0].name)
-    if frame is None:
-        return ""
-    where, _, line = frame.partition("\n")
-    return ": ".join(filter(None, [where.rstrip(", "), line.strip()]))
 
 
 @rule(both_hold, lambda first: bool(first.left_out) and first.finding.key not in PROMPTS)

@@ -6,6 +6,7 @@ recorded it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property
@@ -213,28 +214,27 @@ def in_time(step: StepFindings, index: int, history: History) -> StepFindings:
         if other.a is not None and other.b is not None and other.event != pair.event
         if cell == ROOT or of.cell.startswith(f"{cell}.")
     ]
-    handed = [other for other in late if _is_what_was_handed(other, pair)]
+
+    def is_handed(parameter: Pair) -> bool:
+        """Return whether a cell was handed the parameter itself, in both runs."""
+        sides = ((parameter.a, pair.a), (parameter.b, pair.b))
+        return all(p is not None and h is not None and same(p.leaf, h.leaf) for p, h in sides)
+
+    def differed_before(parameter: Pair) -> bool:
+        """Return whether a parameter differed from the start, or was changed in one run alone.
+
+        What both runs change while they run may differ because of what they computed.
+        """
+        kept = history.kept(parameter, step.plan.step)
+        if kept is None:
+            return False
+        a, b = kept
+        return a.alike is not b.alike or (a.alike and same(a.leaf, b.leaf) is False)
+
+    handed = (other for other in late if is_handed(other))
     tables = (other for other in late if other.record.leaf.is_discrete)
-    for other in (*handed, *(one for one in tables if _differed_before(one, step, history))):
+    for other in itertools.chain(handed, filter(differed_before, tables)):
         pairs = list(step.pairs)
         pairs.insert(index, pairs.pop(next(i for i, (p, _) in enumerate(pairs) if p is other)))
         return replace(step, pairs=tuple(pairs))
     return step
-
-
-def _is_what_was_handed(parameter: Pair, handed: Pair) -> bool:
-    """Return whether a cell was handed the parameter itself, in both runs."""
-    sides = ((parameter.a, handed.a), (parameter.b, handed.b))
-    return all(p is not None and h is not None and same(p.leaf, h.leaf) for p, h in sides)
-
-
-def _differed_before(pair: Pair, step: StepFindings, history: History) -> bool:
-    """Return whether a parameter differed from the start, or was changed in one run alone.
-
-    What both runs change while they run may differ because of what they computed.
-    """
-    kept = history.kept(pair, step.plan.step)
-    if kept is None:
-        return False
-    a, b = kept
-    return a.alike is not b.alike or (a.alike and same(a.leaf, b.leaf) is False)

@@ -408,39 +408,23 @@ def _origin(differing: Differing, side: int) -> _Origin:
         known = [answer for answer in answers.values() if answer is not None]
         return _Origin("current", sum(known), len(known), exact=exact)
     best = _Origin("other")
+    to_now = matched(here.weights, now.weights)
     for states in differing.earlier(side):
-        for state, weights in states:
-            origin = _stale_since(here, now, weights, state, first, exact)
-            if origin is not None and origin.parameters > best.parameters:
-                best = origin
+        for state, then in states:
+            # Of the parameters that were updated since, which are still those of that time.
+            to_then = matched(here.weights, then)
+            held: dict[Parameter, bool] = {}
+            for parameter in to_now.keys() & to_then.keys():
+                leaf, old = here.weights[parameter], then[to_then[parameter]]
+                new, still = now.weights[to_now[parameter]], same(leaf, old)
+                if still is not None and same(old, new) is False and same(leaf, new) is not None:
+                    held[parameter] = still
+            tells = held.get(first) or first not in to_then
+            if tells and sum(held.values()) > best.parameters:
+                best = _Origin("stale", sum(held.values()), len(held), state, exact)
         if best.parameters:
             break
     return best
-
-
-def _stale_since(
-    here: Opened,
-    now: Opened,
-    then: Mapping[Parameter, Leaf],
-    state: Mapping[str, Any],
-    first: Parameter,
-    exact: bool,
-) -> _Origin | None:
-    """Return how many of the parameters that were updated since are still those of an earlier time.
-
-    None if the first one that differs was there and is not among them.
-    """
-    to_now, to_then = matched(here.weights, now.weights), matched(here.weights, then)
-    held: dict[Parameter, bool] = {}
-    for parameter in to_now.keys() & to_then.keys():
-        leaf, old = here.weights[parameter], then[to_then[parameter]]
-        new, still = now.weights[to_now[parameter]], same(leaf, old)
-        if still is not None and same(old, new) is False and same(leaf, new) is not None:
-            held[parameter] = still
-    if first in to_then and not held.get(first):
-        return None
-    stale = sum(held.values())
-    return _Origin("stale", stale, len(held), state, exact) if stale else None
 
 
 def changed_between(differing: Differing) -> Culprit | None:
@@ -463,21 +447,19 @@ def changed_between(differing: Differing) -> Culprit | None:
         if last.begin >= here.begin or last.phase == here.phase:
             continue
         own = {history.is_one_network(s, here.phase, last.phase) for s in (0, 1)}
-        copied = own == {False} and here.is_update and _is_made_by(update, differing, last)
+        # Whether the other network holds another value than the update began with.
+        names = [None if of is None else differing.name_in(of) for of in (update, last)]
+        copied = own == {False} and here.is_update
+        if copied and update is not None and names[0] is not None and names[1] is not None:
+            copied = same(update.weights[names[0]], last.weights[names[1]]) is False
+        else:
+            copied = False
         changed = _changed_since(differing, last) if copied or own == {True} else None
         if changed is not None:
             details: dict[str, Any] = {"run": changed, "phase": here.phase, "since": last.phase}
             details |= differing.counts() | ({"copied": True} if copied else {})
             return Culprit(CulpritCode.CHANGED_BETWEEN, details)
     return None
-
-
-def _is_made_by(update: Opened | None, differing: Differing, copy: Opened) -> bool:
-    """Return whether a network holds another value of a parameter than an update began with."""
-    began, held = (None if of is None else differing.name_in(of) for of in (update, copy))
-    if update is None or began is None or held is None:
-        return False
-    return same(update.weights[began], copy.weights[held]) is False
 
 
 def _changed_since(differing: Differing, last: Opened) -> str | None:

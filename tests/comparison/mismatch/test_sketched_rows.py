@@ -8,6 +8,7 @@ import pytest
 from mindrlhf_msprobe.comparison.mismatch.growth import ErrorGrowth
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     Aligned,
+    Rows,
     explained,
     sketch_distances,
     sums_in_order,
@@ -100,7 +101,8 @@ def measured(a, b, equal):
     prints = np.arange(len(a), dtype=np.uint64)[:, None]
     rows = np.arange(len(a)), np.arange(len(a))
     typical = float(np.square(b, dtype=np.float64).sum(axis=1).mean())
-    return sketch_distances(*sums, prints, prints + ~equal[:, None], typical, rows)
+    sides = Rows(sums[0], rows[0], prints), Rows(sums[1], rows[1], prints + ~equal[:, None])
+    return sketch_distances(*sides, typical, rows)
 
 
 def born(columns, entered, returned, rows=2000):

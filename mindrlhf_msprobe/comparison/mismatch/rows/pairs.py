@@ -26,8 +26,7 @@ from mindrlhf_msprobe.storage.arrays.npy import (
     ArrayFileError,
     float32_to_bfloat16_bits,
 )
-from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, Sketch, sketch_of
-from mindrlhf_msprobe.storage.records import Record
+from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, sketch_of
 
 #: Rows are taken together up to as many bytes.
 BLOCK = 4 << 20
@@ -98,32 +97,28 @@ def distances(
 
 
 def sketch_distances(
-    a: np.ndarray,
-    b: np.ndarray,
-    prints_a: np.ndarray,
-    prints_b: np.ndarray,
-    typical: float,
-    rows: tuple[np.ndarray, np.ndarray],
+    a: Rows, b: Rows, typical: float, rows: tuple[np.ndarray, np.ndarray]
 ) -> Distances:
     """Estimate the distances of rows from their sketches.
 
+    Where these are not of the same parts, no row is known to be equal.
+
     Args:
-        a, b: float32 [rows, sums].
-        prints_a, prints_b: uint64 [rows, any], fingerprints of the rows. Where they are not of the
-            same parts, no row is known to be equal.
         typical: the mean squared norm of b's rows; NaN: it is estimated from b. A row whose own
             sums say that it is longer is measured by those.
         rows: int64 [any] each, which rows of a and of b.
     """
-    found = distances(a, b, rows)
+    assert a.prints is not None
+    assert b.prints is not None
+    found = distances(a.values, b.values, rows)
     count = len(rows[0])
     unequal = np.ones(count, bool)
-    if prints_a.shape[1] == prints_b.shape[1] > 0:
-        unequal = (prints_a[rows[0]] != prints_b[rows[1]]).any(axis=1)
+    if a.prints.shape[1] == b.prints.shape[1] > 0:
+        unequal = (a.prints[rows[0]] != b.prints[rows[1]]).any(axis=1)
     if not np.isfinite(typical):
         typical = float(found.norms.mean()) if count else 0.0
     norms = np.fmax(found.norms, typical)
-    return Distances(found.squared, norms, unequal, sampled=a.shape[1])
+    return Distances(found.squared, norms, unequal, sampled=a.values.shape[1])
 
 
 def _load() -> Any:
@@ -300,7 +295,7 @@ class Source:
         return self._open[key]
 
     def close(self) -> None:
-        """Let go what is open; it is opened again when it is asked for."""
+        """Let go what is open; it is opened again when it is wanted."""
         self._open.clear()
 
     def found(
@@ -329,7 +324,13 @@ class Source:
         if not sketched:
             return Rows(*rows_of(record.array(), layout, call))
         shape = record.leaf.shape or ()
-        made = record.sketch() if record.leaf.sketch is not None else _sketch_of(record)
+        if record.leaf.sketch is not None:
+            made = record.sketch()
+        else:  # of stored elements, as recording makes it
+            elements = np.ascontiguousarray(record.array())
+            bfloat16 = record.leaf.dtype == BFLOAT16
+            elements = float32_to_bfloat16_bits(elements) if bfloat16 else elements
+            made = sketch_of(elements, bfloat16=bfloat16)
         if not (made.block and made.sums.size):
             raise NotAligned(message("mismatch.no_sums"))
         values, at = rows_of(made.sums.reshape(*shape[:-1], -1), layout, call)
@@ -365,14 +366,6 @@ def sums_in_order(order: np.ndarray) -> np.ndarray | None:
     return first // COLUMNS
 
 
-def _sketch_of(record: Record) -> Sketch:
-    """Return the sketch of a record whose elements were stored, as recording makes it."""
-    values = record.array()
-    if record.leaf.dtype == BFLOAT16:
-        return sketch_of(float32_to_bfloat16_bits(values), bfloat16=True)
-    return sketch_of(np.ascontiguousarray(values))
-
-
 def value_columns(value: Value) -> int:
     """Return the length of a value's last axis."""
     return max((form.shape or (0,))[-1] for form in value.forms())
@@ -396,12 +389,18 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
         for number, mine, other, partner, rows in row_pairs(
             rollout, training, matched, sketched=sketched
         ):
-            columns = _check(mine.values, partner.values, columns)
+            widths = [side.values.shape[1] for side in (mine, partner)]
+            if columns not in (0, widths[0]) or widths[0] != widths[1]:
+                said = message("mismatch.columns", rollout=widths[0], training=widths[1])
+                raise NotAligned(said)
+            for side in (mine, partner):
+                if side.values.dtype.kind not in "fbiu":
+                    raise NotAligned(message("mismatch.kind", dtype=str(side.values.dtype)))
+            columns = widths[0]
             if mine.prints is None or partner.prints is None:
                 found.append(distances(mine.values, partner.values, rows))
             else:  # of sketches, relative to the norm that statistics know
-                values, prints = (mine.values, partner.values), (mine.prints, partner.prints)
-                found.append(sketch_distances(*values, *prints, training.typical(other), rows))
+                found.append(sketch_distances(mine, partner, training.typical(other), rows))
             tokens.append(starts[number] + mine.at[rows[0]])
             dtypes.add((rollout.dtype(number), training.dtype(other)))
     except ArrayFileError as error:
@@ -434,20 +433,6 @@ def row_pairs(
             if other in theirs:
                 rows = training.found(other, at, wanted)
                 yield number, mine, other, training.rows(other, sketched=sketched), rows
-
-
-def _check(x: np.ndarray, y: np.ndarray, columns: int) -> int:
-    """Return how many columns rows of both sides have, and those before if there were any.
-
-    Raises:
-        NotAligned: they are not as many, or no numbers.
-    """
-    if x.shape[1] != y.shape[1] or columns not in (0, x.shape[1]):
-        raise NotAligned(message("mismatch.columns", rollout=x.shape[1], training=y.shape[1]))
-    for side in (x, y):
-        if side.dtype.kind not in "fbiu":
-            raise NotAligned(message("mismatch.kind", dtype=str(side.dtype)))
-    return x.shape[1]
 
 
 def joined(found: Sequence[Distances]) -> Distances:
