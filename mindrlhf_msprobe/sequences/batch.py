@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import Enum
 from functools import cached_property
 
@@ -57,30 +57,43 @@ class Source(Enum):
     NONE = "none"
 
 
+NO_PROMPT = np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True)
 class Sample:
-    """A response of the batch.
+    """A response as it was saved, and its prompt where that is known.
 
     Attributes:
-        ids: int64 [width], as saved.
-        size: the first tokens that are real for sure; the token that ends the response counts,
-            unless it is the id of padding, too.
-        padding_from: from here on all is padding for sure.
+        prompt: int64 [tokens], without padding; empty where it is not known.
+        ids: int64 [width], the response; behind its end padding, or less than 0.
+        size: the first tokens of the response that are real for sure; the token that ends it
+            counts, unless it is the id of padding, too.
+        filler: the ids of padding that stood before the prompt, int64; the last may be its own
+            first tokens, as where one token begins texts and fills them up.
+        padding_from: from here on all of the response is padding for sure.
         trained: bool [width], which tokens the mask of the loss selects; None where none is saved
             for this row.
         source: what says where the response ends.
     """
 
+    prompt: np.ndarray
     ids: np.ndarray
     size: int
-    padding_from: int
+    filler: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    padding_from: int = 0
     trained: np.ndarray | None = None
     source: Source = Source.NONE
 
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """The tokens that are real for sure."""
-        return tuple(self.ids[: self.size].tolist())
+    @cached_property
+    def response(self) -> np.ndarray:
+        """The tokens of the response that are real for sure, int64."""
+        return self.ids[: self.size]
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """The prompt and the response, int64."""
+        return np.concatenate([self.prompt, self.response])
 
 
 class Sequences:
@@ -212,9 +225,9 @@ class Sequences:
         """Return a row of token ids with its end, int64 [tokens]; ids below 0 are behind it."""
         if (ids < 0).any():
             size = len(ids) - run_at_end(np.sign(ids), FILLED)
-            return Sample(ids, size, size, None, Source.FILLED)
+            return Sample(NO_PROMPT, ids, size, padding_from=size, source=Source.FILLED)
         size, padding_from, source = self._end(ids, None)
-        return Sample(ids, size, padding_from, None, source)
+        return Sample(NO_PROMPT, ids, size, padding_from=padding_from, source=source)
 
     def counted(self, datum: KeyDatum, array: np.ndarray, of: Sequence[KeyDatum]) -> Counted | None:
         """Return which elements of a save by token count; None where nothing says it.
@@ -371,7 +384,14 @@ class Sequences:
             else:
                 length = None if lengths is None else lengths[number]
                 size, padding_from, source = self._end(ids, length)
-            yield Sample(ids, size, padding_from, masks[number], source)
+            yield Sample(
+                NO_PROMPT,
+                ids,
+                size,
+                padding_from=padding_from,
+                trained=masks[number],
+                source=source,
+            )
 
     def _end(self, ids: np.ndarray, length: int | None) -> tuple[int, int, Source]:
         """Return how many tokens are real for sure, from where on all are padding, and why."""

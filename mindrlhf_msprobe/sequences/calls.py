@@ -10,12 +10,12 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
+from mindrlhf_msprobe.sequences.batch import Sample
 from mindrlhf_msprobe.sequences.following import Followed, Piece, follow
 from mindrlhf_msprobe.sequences.inputs import CallInputs, Starts, read_inputs
 from mindrlhf_msprobe.sequences.padding import Padding, as_given
 from mindrlhf_msprobe.sequences.saved import (
     Beginning,
-    SavedSample,
     SavedSamples,
     of_saved,
     prompt_sizes,
@@ -181,7 +181,7 @@ def read_tokens(
     entries: Sequence[Entry],
     given: Sequence[tuple[int, CallInputs]] = (),
     pad: int | None = None,
-    samples: Sequence[SavedSample] = (),
+    samples: Sequence[Sample] = (),
 ) -> PhaseTokens:
     """Return the tokens that went through a phase.
 
@@ -300,7 +300,7 @@ class _Builder:
         samples: prompts and responses of the step.
     """
 
-    def __init__(self, pad: int | None, samples: Sequence[SavedSample] = ()) -> None:
+    def __init__(self, pad: int | None, samples: Sequence[Sample] = ()) -> None:
         self._pad, self._saved = pad, SavedSamples(samples)
         self._padding = Padding(pad, self._saved)
         self._lost_rows = 0

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.sequences.batch import Sample
 from mindrlhf_msprobe.sequences.beginnings import longest_common, prefix_names, run_at_end
 from mindrlhf_msprobe.sequences.calls import UNKNOWN, PhaseTokens
-from mindrlhf_msprobe.sequences.saved import SavedSample
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def coverage(
     rollout: PhaseTokens,
     training: PhaseTokens,
     matched: Matched,
-    samples: Sequence[SavedSample] = (),
+    samples: Sequence[Sample] = (),
     window: tuple[int, float] = (0, np.inf),
 ) -> Coverage:
     """Count the tokens of a rollout that have a row in the training.

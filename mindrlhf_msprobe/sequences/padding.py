@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mindrlhf_msprobe.sequences.batch import Sample
 from mindrlhf_msprobe.sequences.beginnings import run_at_start, shared_length
 from mindrlhf_msprobe.sequences.inputs import CallInputs
-from mindrlhf_msprobe.sequences.saved import SavedSample, SavedSamples
+from mindrlhf_msprobe.sequences.saved import SavedSamples
 
 
 class Padding:
@@ -38,7 +39,7 @@ class Padding:
         self.fillers: set[int] = set()
         self.is_unsure = False
         self.own: dict[bytes, tuple[int | None, int | None]] = {}
-        self._filled: dict[int, list[SavedSample]] = {}
+        self._filled: dict[int, list[Sample]] = {}
         for sample in saved.all:
             if len(sample.filler) and len(sample.prompt):
                 self._filled.setdefault(int(sample.prompt[0]), []).append(sample)

@@ -6,11 +6,11 @@ import random
 
 import numpy as np
 import pytest
-from helpers.causal_phase import PAD, CausalPhase
+from helpers.causal_phase import PAD, CausalPhase, saved_sample
 
 from mindrlhf_msprobe.sequences.calls import PhaseTokens, TokenCall, read_tokens
 from mindrlhf_msprobe.sequences.matching import match, without_padding
-from mindrlhf_msprobe.sequences.saved import SavedSample, of_saved
+from mindrlhf_msprobe.sequences.saved import of_saved
 
 END, PROMPT = 9, 3
 
@@ -39,7 +39,7 @@ def test_rows_behind_the_end_are_padding(saved, filled, seed):
     for number in range(6):
         prompt = [10 + number, *(draw.randrange(1, 9) for _ in range(PROMPT - 1))]
         response = [*(draw.randrange(1, 9) for _ in range(draw.randrange(6))), END]
-        samples.append(SavedSample(np.array(prompt), np.array(response)))
+        samples.append(saved_sample(prompt, response))
         whole = [*prompt, *response]
         given = whole[:-1] if filled == "pad for the last token" else whole
         real += len(given)
@@ -64,7 +64,7 @@ def test_padding_at_a_position_that_stands_still_takes_no_token_back(tmp_path, s
         ids = [[end if step == 0 else PAD], [other]]
         positions = np.array([[2], [2 + step]], np.int32)
         phase.call(ids, np.zeros((2, 1, 3)), position_ids=positions)
-    samples = [SavedSample(np.array(prompt), np.array(w[2:])) for w in wholes] if saved else []
+    samples = [saved_sample(prompt, w[2:]) for w in wholes] if saved else []
     tokens = read_tokens(phase.entries, pad=PAD, samples=samples)
     assert [list(one) for one in tokens.sequences] == [[*wholes[0], PAD, PAD], wholes[1]]
     if saved:

@@ -6,10 +6,9 @@ import random
 
 import numpy as np
 import pytest
-from helpers.causal_phase import PAD, CausalPhase, count_named, values
+from helpers.causal_phase import PAD, CausalPhase, count_named, saved_sample, values
 
 from mindrlhf_msprobe.sequences.calls import read_tokens
-from mindrlhf_msprobe.sequences.saved import SavedSample
 
 
 class Engine:
@@ -131,7 +130,7 @@ def test_requests_in_one_row_are_named(tmp_path, chunk, base, flat, seed):
 
 
 def saved(pairs):
-    return [SavedSample(np.array(p, np.int64), np.array(r, np.int64)) for p, r in pairs]
+    return [saved_sample(p, r) for p, r in pairs]
 
 
 @pytest.mark.parametrize("kind", ["plain", "shuffled", "chunks", "cached"])

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
-from helpers.causal_phase import CausalPhase, count_named, values
+from helpers.causal_phase import CausalPhase, count_named, saved_sample, values
 
 from mindrlhf_msprobe.sequences.calls import read_tokens
-from mindrlhf_msprobe.sequences.saved import SavedSample
 
 SIZE = 4  # tokens of a block
 BLOCKS = 8  # of a sample
@@ -101,7 +99,7 @@ def group(draw, engine, count, size):
             counts[name] = min(left, draw.randrange(1, 4)) if left > 0 else 1
         if counts:
             engine.call(**counts)
-    return [SavedSample(np.array(prompt), np.array(w[size:])) for w in wholes.values()]
+    return [saved_sample(prompt, w[size:]) for w in wholes.values()]
 
 
 @pytest.mark.parametrize("slots", [False, True])
@@ -154,7 +152,7 @@ def test_blocks_of_an_earlier_step_are_known_by_what_was_saved(tmp_path):
         engine.begin(name, wholes[name], [1, block, 9], cached=4)
     engine.call(a=2, b=2)
     engine.call(a=1, b=1)
-    samples = [SavedSample(np.array(w[:6]), np.array(w[6:])) for w in wholes.values()]
+    samples = [saved_sample(w[:6], w[6:]) for w in wholes.values()]
     tokens = engine.found(samples)
     assert all((call.sequence >= 0).all() for call in tokens.calls)
     assert not tokens.notes
@@ -172,7 +170,7 @@ def test_a_window_of_a_paged_cache_is_found_in_what_was_saved(tmp_path):
     engine.call(a=3, b=3, c=3)
     for _ in range(3):
         engine.call(a=1, b=1, c=1)
-    samples = [SavedSample(np.array(w[:3]), np.array(w[3:])) for w in wholes.values()]
+    samples = [saved_sample(w[:3], w[3:]) for w in wholes.values()]
     tokens = engine.found(samples)
     assert tokens.begun == (3, 3, 3)
     assert tokens.samples == (0, 1, 2)
@@ -187,7 +185,7 @@ def test_chunks_of_prompts_that_are_alike_are_no_refilled_cache(tmp_path):
         engine.begin(name, whole, blocks_of(number))
     engine.call(a=3)
     engine.call(a=2, b=5)
-    samples = [SavedSample(np.array(w[:5]), np.array(w[5:])) for w in wholes.values()]
+    samples = [saved_sample(w[:5], w[5:]) for w in wholes.values()]
     assert not engine.found(samples).notes
 
 
@@ -200,6 +198,6 @@ def test_a_cache_that_an_earlier_step_left_says_not_what_stands_in_it(tmp_path, 
     engine.begin("b", [4, *tokens[1:], 9], [3, 4, 5])
     engine.call(a=2, b=6)
     engine.call(a=1, b=1)
-    known = [SavedSample(np.array(tokens[:6]), np.array(tokens[6:]))] if saved else []
+    known = [saved_sample(tokens[:6], tokens[6:])] if saved else []
     found = engine.found(known)
     assert (found.lost, found.count) == ((0, 10) if saved else (3, 10))

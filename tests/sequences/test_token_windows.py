@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers.causal_phase import PAD, CausalPhase, values
+from helpers.causal_phase import PAD, CausalPhase, saved_sample, values
 
 from mindrlhf_msprobe.sequences.calls import read_tokens
 from mindrlhf_msprobe.sequences.matching import match
-from mindrlhf_msprobe.sequences.saved import SavedSample, saved_samples
+from mindrlhf_msprobe.sequences.saved import saved_samples
 
 
 def samples_of(pairs):
-    return [SavedSample(np.array(p, np.int64), np.array(r, np.int64)) for p, r in pairs]
+    return [saved_sample(p, r) for p, r in pairs]
 
 
 def window(directory, pairs, first, last, *, given=True, shift=0):

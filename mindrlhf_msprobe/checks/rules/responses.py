@@ -224,7 +224,8 @@ def _written(sample: Sample, sequences: Sequences) -> tuple[int, ...]:
 
     Where nothing says which ids are padding, all may be tokens: a token may be sampled repeatedly.
     """
-    tokens = tuple(sample.ids.tolist()) if sample.source is Source.NONE else sample.tokens
+    ids = sample.ids if sample.source is Source.NONE else sample.response
+    tokens = tuple(ids.tolist())
     while tokens and tokens[-1] in sequences.eos:
         tokens = tokens[:-1]
     return tokens
@@ -251,7 +252,7 @@ def length_limit(step: Step, check: Check) -> Iterator[Found]:
             continue
         most = limit if isinstance(limit, int) else max(len(sample.ids) for sample in samples)
         cut = sum(
-            sample.padding_from >= most and not sequences.eos & {*sample.tokens}
+            sample.padding_from >= most and not sequences.eos & {*sample.response.tolist()}
             for sample in samples
         )
         if cut:
@@ -307,7 +308,7 @@ def pad_inside(step: Step, check: Check) -> Iterator[Found]:
 
 def _goes_on(sample: Sample, sequences: Sequences) -> bool:
     """Return whether tokens follow the one that ends a response, and are no further turn."""
-    ends = [n for n, token in enumerate(sample.tokens) if token in sequences.eos]
+    ends = [n for n, token in enumerate(sample.response.tolist()) if token in sequences.eos]
     if not ends:
         return False
     fills = {sequences.pad, *sequences.eos}
@@ -323,13 +324,13 @@ def _goes_on(sample: Sample, sequences: Sequences) -> bool:
 
 def _is_masked_behind(sample: Sample, sequences: Sequences) -> bool:
     """Return whether the mask leaves all out that follows the token that ends a response."""
-    first = next(n for n, token in enumerate(sample.tokens) if token in sequences.eos)
+    first = next(n for n, token in enumerate(sample.response.tolist()) if token in sequences.eos)
     return sample.trained is not None and not sample.trained[first + 1 :].any()
 
 
 def _has_sampled_pad(sample: Sample, sequences: Sequences) -> bool:
     """Return whether an id of padding stands before tokens; what begins a row is its left."""
-    tokens = np.array(sample.tokens, np.int64)
+    tokens = sample.response
     real = np.flatnonzero(tokens != sequences.pad)
     if not len(real) or sequences.pad in sequences.eos:
         return False

@@ -23,9 +23,10 @@ from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair
 from mindrlhf_msprobe.comparison.preflight.networks import cells_of, role_of
 from mindrlhf_msprobe.findings.mismatch import Certificate, ExactPlace, Mismatch
 from mindrlhf_msprobe.phases import LOSS_INPUTS, MASK, OLD_LOG_PROB, ROLLOUT_LOG_PROB
+from mindrlhf_msprobe.sequences.batch import Sample
 from mindrlhf_msprobe.sequences.beginnings import prefix_names
 from mindrlhf_msprobe.sequences.matching import aligned_names
-from mindrlhf_msprobe.sequences.saved import SavedSample, saved_samples
+from mindrlhf_msprobe.sequences.saved import saved_samples
 from mindrlhf_msprobe.sequences.step_data import Settings, Unavailable, array_of
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -169,7 +170,7 @@ def _dtypes(walk: Walk) -> Iterator[str | None]:
 
 
 def _by_ids(
-    walk: Walk, samples: Sequence[SavedSample], counts: np.ndarray, *, masked: bool
+    walk: Walk, samples: Sequence[Sample], counts: np.ndarray, *, masked: bool
 ) -> tuple[tuple[np.ndarray, np.ndarray], int]:
     """Return the names of rows that compared tokens were sampled from, and how many tokens were.
 
@@ -208,9 +209,7 @@ def _by_ids(
     return (np.concatenate(first), np.concatenate(later)), total
 
 
-def _other_samples(
-    walk: Walk, samples: Sequence[SavedSample]
-) -> Iterator[Sequence[SavedSample | None]]:
+def _other_samples(walk: Walk, samples: Sequence[Sample]) -> Iterator[Sequence[Sample | None]]:
     """Yield what else was saved as prompts and responses: by the other run, or for the training."""
     for side in walk.sides:
         pad = Settings.read(side.run).pad
@@ -225,7 +224,7 @@ def _other_samples(
                 yield others if len(others) == len(samples) else [None] * len(samples)
 
 
-def _is_one(sample: SavedSample, other: SavedSample | None) -> bool:
+def _is_one(sample: Sample, other: Sample | None) -> bool:
     """Return whether two samples have the same tokens, but for one id that fills up the longer."""
     if other is None:
         return False

@@ -17,10 +17,9 @@ from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.findings.mismatch import LogProbs, SampledToken, is_around
 from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB, ROLLOUT_PROMPTS, ROLLOUT_TOKENS
-from mindrlhf_msprobe.sequences.batch import Sequences
+from mindrlhf_msprobe.sequences.batch import Sample, Sequences
 from mindrlhf_msprobe.sequences.beginnings import prefix_names
 from mindrlhf_msprobe.sequences.log_probs import KEYS_READ, RolloutRows
-from mindrlhf_msprobe.sequences.saved import SavedSample
 from mindrlhf_msprobe.sequences.step_data import Settings, StepData, Unavailable
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -195,7 +194,7 @@ class Sampled:
         """Return whether rounding does not explain the difference."""
         return self.apart > _limit(walk)
 
-    def worst(self, samples: Sequence[SavedSample]) -> tuple[SampledToken, ...]:
+    def worst(self, samples: Sequence[Sample]) -> tuple[SampledToken, ...]:
         """Return the tokens furthest apart, the worst first; those that are not finite before.
 
         Args:
@@ -203,9 +202,9 @@ class Sampled:
         """
 
         def token_id(row: int, place: int) -> int | None:
-            if len(samples) != rows or place >= len(samples[row].response):
+            if len(samples) != rows or place >= len(samples[row].ids):
                 return None
-            return int(samples[row].response[place])
+            return int(samples[row].ids[place])
 
         rows = sum(len(table.counts) for table in self.tables)
 

@@ -19,14 +19,13 @@ from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.phases import PHASE_TOKENS
 from mindrlhf_msprobe.phases import PHASES as KNOWN
-from mindrlhf_msprobe.sequences.batch import Sequences
+from mindrlhf_msprobe.sequences.batch import Sample, Sequences
 from mindrlhf_msprobe.sequences.calls import NoTokens, PhaseTokens, read_tokens
 from mindrlhf_msprobe.sequences.inputs import Starts, given_by_trainer, prints_of_ids
 from mindrlhf_msprobe.sequences.layouts import Keys, Layout, Shape, only_layout
 from mindrlhf_msprobe.sequences.routers import are_integers, is_topk
 from mindrlhf_msprobe.sequences.saved import (
     NO_PADDING,
-    SavedSample,
     are_tokens,
     may_be_padded,
     pad_of_prompts,
@@ -216,7 +215,7 @@ class Side:
     step: int
     rank: int
     tokens: PhaseTokens
-    samples: tuple[SavedSample, ...] = ()
+    samples: tuple[Sample, ...] = ()
     own: Mapping[bytes, int] = field(default_factory=dict)
     is_open: bool = False
     values: dict[Name, Value] = field(default_factory=dict)
