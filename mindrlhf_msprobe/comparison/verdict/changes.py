@@ -224,7 +224,7 @@ _MOST_OF_A_PARAMETER = 1 << 26
 
 
 @rule(part("parameters"))
-def elsewhere(first: FirstDifference) -> Change | None:
+def of_another_cell(first: FirstDifference) -> Change | None:
     """Return that a parameter of A is, in B, that of another cell, or the other way round.
 
     Cells of one phase are looked at: another network may well hold the same values, as the
