@@ -13,6 +13,7 @@ from mindrlhf_msprobe.common.rules import first_answer, rule
 from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH
 from mindrlhf_msprobe.comparison.mismatch.networks import ran_alone
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import LetsIn
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import numbers_that_explain
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair
 from mindrlhf_msprobe.comparison.pairing.names import Name
@@ -279,11 +280,14 @@ def _merged(pair: WeightPair) -> dict[str, Any]:
 
 def other_numbers(walk: Walk, name: Name) -> Message | None:
     """Say which other whole numbers a cell is given for the very tokens whose rows part."""
-    for given, _ in walk.not_compared:
-        if _is_given(given, name.cell) and (found := walk.other_numbers(name, given)) is not None:
-            token = walk.token(found.row)
+    for given, sources in walk.unmeasured.items():
+        if not _is_given(given, name.cell):
+            continue
+        found = numbers_that_explain(*sources, walk.matched, walk.growth.born_at(name))
+        if found is not None:
+            token = walk.token(found[0])
             where = {"sample": token.sample, "position": token.position}
-            numbers = {"rollout": found.rollout, "training": found.training}
+            numbers = dict(zip(("rollout", "training"), found[1:]))
             return message("mismatch.numbers", cell=name.cell, value=str(given), **numbers, **where)
     return None
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +21,6 @@ from mindrlhf_msprobe.comparison.mismatch.rows.keyed import (
 )
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     Aligned,
-    Distances,
     NotAligned,
     Source,
     align,
@@ -39,7 +37,7 @@ from mindrlhf_msprobe.comparison.pairing.fused import Fused
 from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping
 from mindrlhf_msprobe.comparison.pairing.names import Name, around, match_names
 from mindrlhf_msprobe.findings.mismatch import Stage, Token
-from mindrlhf_msprobe.sequences.matching import Matched, coverage, match
+from mindrlhf_msprobe.sequences.matching import coverage, match
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
 from mindrlhf_msprobe.storage.records import cell_of_parameter
 
@@ -60,7 +58,7 @@ class Walk:
         stages: every value that was measured, by its name in the training network.
         growth: where error begins in them, and how it grows.
         not_compared: those that both have and that could not be, unless they are one tensor in all
-            calls of both.
+            calls of both; `unmeasured` has where their rows would come from.
         named_by: those of them by which rows are named: ids and positions.
         masks: those of them that are masks, and what they let in.
     """
@@ -95,7 +93,7 @@ class Walk:
         self._samples = numbers if len(numbers) else np.zeros(1, np.int64)
         self._sources: dict[Name, tuple[Source, Source]] = {}
         self.named_by: set[Name] = set()
-        self._unmeasured: dict[Name, tuple[Source, Source]] = {}
+        self.unmeasured: dict[Name, tuple[Source, Source]] = {}
         self._seen: set[int] = set()
         self.masks: dict[Name, LetsIn] = {}
         self._masks_measured: dict[tuple[bytes, bytes], tuple[Aligned, LetsIn | None]] = {}
@@ -330,18 +328,6 @@ class Walk:
         """Return where the rows of a value that was measured come from: both networks."""
         return self._sources[name]
 
-    def other_numbers(self, name: Name, given: Name) -> Numbers | None:
-        """Return whole numbers that a cell was given and that explain which of its rows part.
-
-        Args:
-            name: a value that was measured.
-            given: one that was not.
-        """
-        sources = self._unmeasured.get(given)
-        if sources is None:
-            return None
-        return other_numbers(*sources, self.matched, self.growth.born_at(name))
-
     def non_finite(self, name: Name) -> list[str]:
         """Return which sides have NaN or Inf in a value, of rollout and training."""
         found = []
@@ -414,7 +400,7 @@ class Walk:
             if own[0] is not None and len(own[0]) == 1 and own[0] == own[1]:
                 return  # one tensor in all calls of both, such as a constant
             self.not_compared.append((name, error.why))
-            self._unmeasured[name] = mine, theirs
+            self.unmeasured[name] = mine, theirs
             by = self.rollout.aligned_by, self.training.aligned_by
             if all(of is not None and of <= known for of, known in zip(own, by)):
                 self.named_by.add(name)
@@ -432,7 +418,14 @@ class Walk:
         self.growth.add(aligned, limit, made=made, mask=lets_in is not None)
 
     def _limit(self, aligned: Aligned) -> float:
-        return allowed(aligned.name.cell, aligned.distances, aligned.columns, *self.precision)
+        """Return the relative distance of rows that rounding explains in a cell and all inside it.
+
+        Roundings of n cells one behind the other are independent: √n times that of one.
+        """
+        cell, (a, b) = aligned.name.cell, self.precision
+        dtype = min(a.lowest(cell), b.lowest(cell), key=roundoff)
+        cells = 1 + max(a.inside[cell], b.inside[cell])
+        return explained(dtype, aligned.columns, aligned.distances.sampled) * math.sqrt(cells)
 
     def _aligned(self, name: Name, mine: Source, theirs: Source) -> tuple[Aligned, LetsIn | None]:
         """Measure one value's rows; those of masks and scores column by column.
@@ -497,83 +490,25 @@ def _order(of: Fused) -> np.ndarray | None:
     return None if alone else of.order
 
 
-class Numbers(NamedTuple):
-    """The numbers of one token.
-
-    Attributes:
-        row: of the rollout.
-    """
-
-    row: int
-    rollout: int
-    training: int
-
-
-def other_numbers(
-    rollout: Source, training: Source, matched: Matched, apart: np.ndarray
-) -> Numbers | None:
-    """Return other numbers that were given for one token, if they explain which rows part.
-
-    Positions may be counted otherwise in both, with the padding or without, and no row parts by
-    it. They explain rows that part if they are others for all of these and for no other row.
-
-    Args:
-        rollout, training: a value with one whole number for each token.
-        apart: int64 [any], rows of the rollout that part.
-    """
-    found: dict[int, tuple[int, int]] = {}
-    starts = rollout.side.tokens.rows.starts
-    try:
-        theirs = {number: _numbers(training, number) for number in training.values[0].calls}
-        for number in rollout.values[0].calls:
-            mine = _numbers(rollout, number)
-            for other, at, wanted in matched.partners[number].by_call:
-                if other in theirs:
-                    pairs = zip(mine[at].tolist(), theirs[other][wanted].tolist())
-                    found |= zip((starts[number] + at).tolist(), pairs)
-    except (ArrayFileError, NotAligned):
-        return None
-    differ = {row for row, (x, y) in found.items() if x != y}
-    if not differ or differ != {*apart.tolist()}:
-        return None
-    row = min(differ)
-    return Numbers(row, *found[row])
-
-
-def _numbers(source: Source, number: int) -> np.ndarray:
-    """Return a number for each token of a call, in the order of its rows.
-
-    Raises:
-        ArrayFileError: they were not stored.
-        NotAligned: it has other shapes, or no whole numbers.
-    """
-    call, value = source.side.tokens.calls[number], source.values[0]
-    if len(source.values) == 1 and value.has_elements:
-        found = value.record(number).array()
-        if found.dtype.kind in "iu" and found.size == call.batch * call.width:
-            turned = found.shape == (call.width, call.batch) and call.width != call.batch
-            return (found.T if turned else found).reshape(-1)
-        if found.dtype.kind in "iu" and found.size == call.width:
-            return np.tile(found.reshape(-1), call.batch)
-    raise NotAligned(message("mismatch.no_layout"))
-
-
 _EXACT = "float32"
 
 
 class Precision:
-    """The lowest floating dtype of each cell of one side: its parameters and inner cells too."""
+    """The lowest floating dtype of each cell of one side: its parameters and inner cells too.
+
+    Attributes:
+        inside: how many cells are inside each.
+    """
 
     def __init__(self, side: Side) -> None:
         self._own: dict[str, str] = {}
-        self._inside: dict[str, int] = defaultdict(int)
+        self.inside = Counter[str]()
         for name, value in side.values.items():
             self._note(name.cell, str(value.form(value.calls[0]).dtype))
         for parameter, record in side.parameters.items():
             self._note(cell_of_parameter(parameter), str(record.leaf.dtype))
         for cell in side.cells:
-            for outer in around(cell):
-                self._inside[outer] += 1
+            self.inside.update(around(cell))
 
     def _note(self, cell: str, dtype: str) -> None:
         """Take note of a dtype that a cell computes with."""
@@ -584,20 +519,6 @@ class Precision:
     def lowest(self, cell: str) -> str:
         """Return the lowest dtype of a cell and of all inside it."""
         return self._own.get(cell, _EXACT)
-
-    def inside(self, cell: str) -> int:
-        """Return how many cells are inside one."""
-        return self._inside[cell]
-
-
-def allowed(cell: str, value: Distances, columns: int, a: Precision, b: Precision) -> float:
-    """Return the relative distance of rows that rounding explains in a cell and all inside it.
-
-    Roundings of n cells one behind the other are independent: √n times that of one.
-    """
-    dtype = min(a.lowest(cell), b.lowest(cell), key=roundoff)
-    cells = 1 + max(a.inside(cell), b.inside(cell))
-    return explained(dtype, columns, value.sampled) * math.sqrt(cells)
 
 
 def shown_dtype(values: np.ndarray) -> str | None:

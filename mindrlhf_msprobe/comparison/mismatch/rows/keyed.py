@@ -7,7 +7,7 @@ what does not.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from enum import Enum
 from functools import cached_property
@@ -197,7 +197,7 @@ def align_keys(
             seen.
     """
     mine, theirs = _Keyed(rollout), _Keyed(training)
-    counts = _Counts()
+    counts = Counter[tuple[str, int]]()
     try:
         masks = [_is_mask(side) for side in (mine, theirs)]
         if masks[0] != masks[1]:
@@ -232,7 +232,9 @@ def align_keys(
     aligned = Aligned(name, np.concatenate(tokens), joined(found), max(dtypes), columns)
     if unsure and not aligned.distances.unequal.any():
         raise NotAligned(message(f"mismatch.{min(unsure)}"))
-    return aligned, counts.found() if masks[0] else None
+    kinds = ("padding", "later", "others", "hidden")
+    lets = LetsIn(*((counts[kind, 0], counts[kind, 1]) for kind in kinds))
+    return aligned, lets if masks[0] else None
 
 
 def _pairs(
@@ -396,35 +398,24 @@ def _of_scores(mine: _Rows, theirs: _Rows) -> Distances:
     return distances(both[0], both[1])
 
 
-class _Counts:
-    """Counts rows in which a mask lets in or hides what the other does not."""
+def _of_masks(mine: _Mask, theirs: _Mask, counts: Counter[tuple[str, int]]) -> Distances:
+    """Measure how many tokens are let in by one mask alone; the norm is how many are let in.
 
-    def __init__(self) -> None:
-        self._rows = {kind: [0, 0] for kind in ("padding", "later", "others", "hidden")}
-
-    def add(self, kind: str, mine: np.ndarray, theirs: np.ndarray) -> None:
-        """Add rows by how many columns each side has more than the other."""
-        self._rows[kind][0] += int((mine > theirs).any(axis=1).sum())
-        self._rows[kind][1] += int((theirs > mine).any(axis=1).sum())
-
-    def found(self) -> LetsIn:
-        """Return all."""
-        return LetsIn(**{kind: (a, b) for kind, (a, b) in self._rows.items()})
-
-
-def _of_masks(mine: _Mask, theirs: _Mask, counts: _Counts) -> Distances:
-    """Measure how many tokens are let in by one mask alone; the norm is how many are let in."""
+    Count rows in which a mask lets in or hides what the other does not, by kind and side.
+    """
     if mine.own.shape != theirs.own.shape:
         heads = mine.own.shape[1], theirs.own.shape[1]
         raise NotAligned(message("mismatch.heads", rollout=heads[0], training=heads[1]))
     hidden = [(a & ~b).sum(axis=2) for a, b in ((theirs.own, mine.own), (mine.own, theirs.own))]
-    counts.add("hidden", *hidden)
     squared = hidden[0] + hidden[1]
     norms = theirs.own.sum(axis=2)
+    differing = {"hidden": hidden}
     for kind in ("padding", "later", "others"):
-        a, b = getattr(mine, kind), getattr(theirs, kind)
-        counts.add(kind, a, b)
+        a, b = differing[kind] = [getattr(mask, kind) for mask in (mine, theirs)]
         squared = squared + np.abs(a - b)
         norms = norms + b
+    for kind, (a, b) in differing.items():
+        counts[kind, 0] += int((a > b).any(axis=1).sum())
+        counts[kind, 1] += int((b > a).any(axis=1).sum())
     total = squared.sum(axis=1).astype(np.float64)
     return Distances(total, norms.sum(axis=1).astype(np.float64), total > 0)
