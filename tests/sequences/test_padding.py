@@ -1,4 +1,7 @@
-"""What is a token and what is padding: by what was saved, else by what the network was given."""
+"""What is a token and what is padding: by what was saved, else by what the network was given.
+
+And token ids that are held against the prompts and responses that were saved.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import numpy as np
 import pytest
 from helpers.causal_phase import PAD, CausalPhase, saved_sample, values
 
+from mindrlhf_msprobe import Probe, open_run
 from mindrlhf_msprobe.sequences.calls import read_tokens
 from mindrlhf_msprobe.sequences.matching import coverage, match
-from mindrlhf_msprobe.sequences.saved import saved_samples
+from mindrlhf_msprobe.sequences.saved import saved_samples, unlike_saved
 
 PROMPTS = [[5, 6], [7, 8, 9, 4], [3]]
 RESPONSES = [[11, 12, 13], [12, 11, 10], [2, 1, 6]]
@@ -222,3 +226,37 @@ def test_prompts_that_begin_with_the_id_that_fills_them_up_behind(tmp_path):
     data["responses"] = np.array(RESPONSES)
     samples = saved_samples(lambda key: [Save(data[key])] if key in data else [], PAD)
     assert [sample.prompt.tolist() for sample in samples] == BOS
+
+
+SEQUENCES = [np.array([5, 6, 7, 8, 9]), np.array([4, 3, 2, 1])]
+
+
+def saves(path, **data):
+    with Probe.from_config({"msprobe": True, "key_data_dump": True, "dump_path": str(path)}) as p:
+        p.save_data(data)
+        p.step()
+    return open_run(path).key_data()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"responses": np.array([[7, 8, 9, 0, 0], [2, 1, 0, 0, 0]])},
+        {"prompts": np.array([[0, 0, 5, 6], [0, 4, 3, 2]])},
+        {"prompts": [np.array([5, 6, 7]), np.array([4, 3])], "responses": [np.array([8, 9])]},
+        {"responses": ["a text", "another"]},
+        {"responses": np.array([0.5, 1.5])},
+        {"responses": []},
+    ],
+)
+def test_saved_ids_that_stand_in_the_sequences_and_texts_say_nothing(tmp_path, data):
+    """With padding on either side, as one array or a list of them."""
+    assert unlike_saved(saves(tmp_path / "run", **data), SEQUENCES) is None
+
+
+def test_ids_that_stand_nowhere_are_said(tmp_path):
+    """What was taken for token ids is something else."""
+    found = unlike_saved(saves(tmp_path / "run", responses=np.array([[7, 9, 8, 3]])), SEQUENCES)
+    assert "responses" in str(found)
+    assert "phase.tokens" in str(found)
+    assert "another tokenizer" in str(found)
