@@ -210,6 +210,8 @@ class Weight:
             they differ by; None where it is not, or is not known.
         in_flight: where it differs in some calls of the step alone: from which on, or until which.
         lacks: the adapters of the training network by which it differs, which others hold merged.
+        moved: how its elements stand in other places than the training's, or whose they are; None
+            where they do not.
     """
 
     rollout: str
@@ -221,6 +223,7 @@ class Weight:
     rounded: str | None = None
     in_flight: InFlight | None = None
     lacks: tuple[str, ...] = ()
+    moved: Message | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
@@ -229,6 +232,8 @@ class Weight:
             del shown["in_flight"]
         if not self.lacks:
             del shown["lacks"]
+        if self.moved is None:
+            del shown["moved"]
         return shown
 
 

@@ -403,6 +403,8 @@ def _of_weight(weight: Weight, count: int) -> Message:
         values |= {"call": when.call, "token": when.token, "brought": when.brought}
     if weight.lacks:
         values["lacks"] = [*weight.lacks]
+    if weight.moved is not None:
+        values["moved"] = weight.moved
     return message("mismatch.weights", name=weight.rollout, parts=parts, count=count, **values)
 
 

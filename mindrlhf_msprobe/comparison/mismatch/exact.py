@@ -235,7 +235,7 @@ def _is_one(sample: Sample, other: Sample | None) -> bool:
 def _of_weights(walk: Walk) -> ExactPlace:
     """Return how many parameters are compared, differ, and are unknown or left out."""
     weights = walk.weights
-    same = {pair.rollout for pair in weights.pairs if _is_proved(walk, pair)}
+    same = {pair.rollout for pair in weights.pairs if _is_proved(pair)}
     unequal = {pair.rollout for pair in weights.pairs if pair.equal is False}
     unequal |= {pair.rollout for pair in weights.pairs if len({*pair.dtypes}) > 1}
     changed = [name for side in walk.sides for name in _changed(side)]
@@ -250,20 +250,17 @@ def _of_weights(walk: Walk) -> ExactPlace:
     )
 
 
-def _is_proved(walk: Walk, pair: WeightPair) -> bool:
+def _is_proved(pair: WeightPair) -> bool:
     """Return whether a parameter is equal bit for bit: by fingerprints, rows, or elements.
 
     Sums of a sketch are no proof, as those of a matrix that is held transposed.
     """
     if not pair.equal or pair.relative != 0 or len({*pair.dtypes}) > 1:
         return False
-    mine = walk.rollout.parameters.get(pair.rollout)
+    mine, stored = pair.mine, [one.location is not None for one in (pair.mine, *pair.theirs)]
     if len(pair.training) > 1:
-        return mine is None or mine.location is not None or len(mine.leaf.shape or ()) > 1
-    theirs = walk.training.parameters.get(pair.training[0])
-    both = [one for one in (mine, theirs) if one is not None]
-    shapes = {one.leaf.shape for one in both}
-    return len(shapes) == 1 or all(one.location is not None for one in both)
+        return stored[0] or len(mine.leaf.shape or ()) > 1
+    return mine.leaf.shape == pair.theirs[0].leaf.shape or all(stored)
 
 
 def _changed(side: Side) -> set[str]:

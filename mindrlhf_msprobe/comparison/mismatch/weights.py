@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.mismatch.adapters import (
     Adapters,
     Merging,
@@ -55,7 +56,7 @@ class WeightPair:
         equal: whether all values are equal, of two dtypes those that are left when both are
             rounded to the lower one; None where nothing says so.
         relative: the L2 distance relative to the training's norm; None where it is not known.
-        dtypes: of the rollout's and the training's.
+        mine, theirs: the record of the rollout, and those of its parts; none if one is missing.
         rounded: the lower dtype to which the training's values are rounded in the rollout, where
             that is all they differ by; None where it is not.
         adapters: what either network has beside it, and the other holds in it, where they differ.
@@ -66,11 +67,19 @@ class WeightPair:
     rollout: str
     training: tuple[str, ...]
     equal: bool | None
-    relative: float | None = None
-    dtypes: tuple[str, str] = ("", "")
+    relative: float | None
+    mine: Record
+    theirs: tuple[Record, ...]
     rounded: str | None = None
     adapters: Adapters | None = None
     lacks: tuple[str, ...] = ()
+
+    @property
+    def dtypes(self) -> tuple[str, str]:
+        """Those of the rollout's and the training's."""
+        return (
+            (str(self.mine.leaf.dtype), str(self.theirs[0].leaf.dtype)) if self.theirs else ("", "")
+        )
 
     @property
     def is_brought_over(self) -> bool:
@@ -156,7 +165,7 @@ def compare_weights(
     every += _wrapped(*left())
     left_a, left_b = left()
     fused |= reordered
-    every = _with_adapters(every, fused, (common_a, common_b), (left_a, left_b))
+    every = _with_adapters(every, fused, (left_a, left_b))
     known = {n for p in every if p.adapters and p.is_brought_over for n in p.adapters.names}
     alone = [
         _alone(own, {id(record) for name, record in of.items() if name not in known}, common)
@@ -168,45 +177,35 @@ def compare_weights(
     return Weights(tuple(every), fused, (alone[0], alone[1]), parted)
 
 
-#: The parameters of the rollout and of the training, by the names of both.
-_Networks = tuple[Mapping[str, Record], Mapping[str, Record]]
+#: The parameters of the rollout and of the training that the other has not, by the names of both.
+_Left = tuple[Mapping[str, Record], Mapping[str, Record]]
 
 
 def _with_adapters(
-    pairs: Sequence[WeightPair], fused: Mapping[str, Fused], networks: _Networks, left: _Networks
+    pairs: Sequence[WeightPair], fused: Mapping[str, Fused], left: _Left
 ) -> list[WeightPair]:
     """Return pairs with the adapters by which they differ, or which they lack.
 
     What agrees differs, if adapters were to be merged into it as they were into others.
-
-    Args:
-        left: the parameters of either that the other has not.
     """
-    found = [replace(pair, adapters=_adapters(pair, fused, networks, left)) for pair in pairs]
+    found = [replace(pair, adapters=_adapters(pair, fused, left)) for pair in pairs]
     merged = next((p.adapters for p in found if p.adapters and p.adapters.factor), None)
     if merged is None or not merged.of_training:
         return found
     for at, pair in enumerate(found):
-        mine, theirs = networks[0].get(pair.rollout), networks[1].get(pair.training[0])
-        if pair.equal and len(pair.training) == 1 and mine is not None and theirs is not None:
-            merging = Merging(mine, {pair.training[0]: theirs})
+        if pair.equal and len(pair.training) == 1:
+            merging = Merging(pair.mine, {pair.training[0]: pair.theirs[0]})
             lacking = merging.lacks(left[1], merged.factor or 0.0)
             if lacking is not None:
                 found[at] = replace(pair, equal=False, relative=lacking[1], lacks=lacking[0])
     return found
 
 
-def _adapters(
-    pair: WeightPair,
-    fused: Mapping[str, Fused],
-    networks: _Networks,
-    left: _Networks,
-) -> Adapters | None:
+def _adapters(pair: WeightPair, fused: Mapping[str, Fused], left: _Left) -> Adapters | None:
     """Return the adapters by which a pair that differs may do so; None if there are none."""
-    mine = networks[0].get(pair.rollout)
-    theirs = {name: networks[1][name] for name in pair.training if name in networks[1]}
-    if pair.equal is not False or mine is None or len(theirs) < len(pair.training):
+    if pair.equal is not False:
         return None
+    mine, theirs = pair.mine, dict(zip(pair.training, pair.theirs))
     of = fused.get(cell_of_parameter(pair.rollout))
     if of is not None:
         turned = of.transposed, of.parts_transposed
@@ -333,11 +332,10 @@ class _Rows:
 
 
 def _plain(name: str, a: Record, b: Record) -> WeightPair:
-    dtypes = (str(a.leaf.dtype), str(b.leaf.dtype))
     prints = a.leaf.fingerprint, b.leaf.fingerprint
-    comparable = None not in prints and dtypes[0] == dtypes[1]
+    comparable = None not in prints and a.leaf.dtype == b.leaf.dtype
     if comparable and prints[0] == prints[1]:
-        return WeightPair(name, (name,), True, 0.0, dtypes)
+        return WeightPair(name, (name,), True, 0.0, a, (b,))
     mine, theirs = _Rows((a,)), _Rows((b,))
     measured = _measured(mine, theirs)
     if (measured is None or not measured[0]) and len(a.leaf.shape or ()) == 2:
@@ -346,8 +344,8 @@ def _plain(name: str, a: Record, b: Record) -> WeightPair:
     if measured is None:
         algorithms = {(of or "").partition(":")[0] for of in prints}
         alike = comparable and len(algorithms) == 1 and a.leaf.shape == b.leaf.shape
-        return WeightPair(name, (name,), False if alike else None, None, dtypes)
-    return WeightPair(name, (name,), *measured[:2], dtypes, measured[2])
+        return WeightPair(name, (name,), False if alike else None, None, a, (b,))
+    return WeightPair(name, (name,), *measured[:2], a, (b,), measured[2])
 
 
 def _split(
@@ -382,7 +380,7 @@ def _fused_pair(
     names = tuple(f"{part}.{name.rpartition('.')[2]}" for part in fused.parts)
     parts = parts_of(fused, name, training)
     if parts is None:
-        return WeightPair(name, names, None)
+        return WeightPair(name, names, None, None, record, ())
     matrix = len(record.leaf.shape or ()) == 2
     mine = _Rows((record,), turned=matrix and fused.transposed)
     theirs = _Rows(parts, fused.order, matrix and fused.parts_transposed)
@@ -397,7 +395,7 @@ def _fused_pair(
 
 def _judged(name: str, names: tuple[str, ...], mine: _Rows, theirs: _Rows) -> WeightPair:
     equal, relative, low = _measured(mine, theirs) or (None, None, None)
-    return WeightPair(name, names, equal, relative, (str(mine.dtype), str(theirs.dtype)), low)
+    return WeightPair(name, names, equal, relative, mine.records[0], theirs.records, low)
 
 
 def _measured(mine: _Rows, theirs: _Rows) -> tuple[bool, float, str | None] | None:
@@ -469,10 +467,39 @@ def unlike_weights(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) -> 
         Weight(
             *(p.rollout, p.training, p.relative, p.dtypes),
             *(since[p.rollout], stale.get(p.rollout), p.rounded, in_flight.get(p.rollout)),
-            p.lacks,
+            *(p.lacks, _in_other_places(p, walk.weights.pairs)),
         )
         for p in unlike
     ]
+
+
+#: Kinds of changes by which the same elements stand in other places.
+_MOVES = ("transposed", "order", "order_inside", "moved", "shifted")
+
+
+def _in_other_places(pair: WeightPair, pairs: Sequence[WeightPair]) -> Message | None:
+    """Say where the elements of a parameter that differs stand, as a comparison of runs does.
+
+    The training is A, the rollout B. None where they stand in no other places, or were not stored.
+    """
+    if len(pair.theirs) != 1 or pair.rounded is not None or pair.lacks:
+        return None
+    # Much is loaded for it.
+    from mindrlhf_msprobe.comparison.verdict.changes import in_another_place
+    from mindrlhf_msprobe.comparison.verdict.inside import differs
+
+    others = (
+        (p.theirs[0], p.mine, p.training[0], p.rollout)
+        for p in pairs
+        if len(p.theirs) == 1 and p.rollout != pair.rollout
+    )
+    change = in_another_place(pair.theirs[0], pair.mine, others)
+    if change is None:
+        found = differs(pair.theirs[0], pair.mine)
+        change = None if found is None else found.change
+        if change is None or change.kind not in _MOVES:
+            return None
+    return Message(f"inside.{change.kind}", {"name": None, **change.parameters})
 
 
 def _in_flight(walk: Walk) -> tuple[list[WeightPair], dict[str, InFlight]]:
