@@ -183,8 +183,21 @@ class Sequences:
 
     @cached_property
     def _last(self) -> frozenset[int]:
-        """The ids that end a response: configured, or that every padded row ends with."""
-        return self.eos or _last_tokens(self._all_ids, self.pad)
+        """The ids that end a response: configured, or the one that all padded rows end with.
+
+        They end with it before their padding, and so do several rows.
+        """
+        if self.eos or self.pad is None:
+            return self.eos
+        last: Mapping[bool, list[int]] = {True: [], False: []}
+        for ids in self._all_ids:
+            size = len(ids) - run_at_end(ids, self.pad)
+            if size:
+                last[size < len(ids)].append(int(ids[size - 1]))
+        ends = {*last[True]}
+        several = [*last[True], *last[False]]
+        known = len(ends) == 1 and several.count(min(ends)) >= _LEAST_ENDS
+        return frozenset(ends) if known else frozenset()
 
     @cached_property
     def _is_pad_end(self) -> bool:
@@ -509,18 +522,3 @@ def _pad_by_masks(
             return None
         found.add(fill)
     return found.pop() if len(found) == 1 else None
-
-
-def _last_tokens(rows: Sequence[np.ndarray], pad: int | None) -> frozenset[int]:
-    """Return the id that every padded row ends with before its padding, if several rows do."""
-    if pad is None:
-        return frozenset()
-    last: Mapping[bool, list[int]] = {True: [], False: []}
-    for ids in rows:
-        size = len(ids) - run_at_end(ids, pad)
-        if size:
-            last[size < len(ids)].append(int(ids[size - 1]))
-    ends = {*last[True]}
-    several = [*last[True], *last[False]]
-    known = len(ends) == 1 and several.count(min(ends)) >= _LEAST_ENDS
-    return frozenset(ends) if known else frozenset()

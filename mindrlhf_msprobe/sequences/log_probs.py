@@ -88,7 +88,15 @@ def rollout_rows(sequences: Sequences) -> list[RolloutRows]:
             counted = Counted(before_zeros(array), (message("trend.mask_of_rollout"),))
         mask, notes = (None, ()) if counted is None else (counted.mask, counted.notes)
         rows = RolloutRows(datum, array, training, mask, (*notes, *left_out))
-        found.append(_of_same_tokens(rows, data, saves))
+        # Token ids in the shape of the log-probabilities, as they were sampled, then as trained.
+        tables = []
+        for names in (ROLLOUT_TOKENS, OLD_TOKENS, RESPONSES):
+            with contextlib.suppress(Unavailable):  # texts
+                table = data.alike(datum, array, saves, names)
+                if table is not None and table.dtype.kind in "iu":
+                    tables.append(table)
+        known = len(tables) > 1 and array.ndim == 2
+        found.append(_before_other_ids(rows, *tables[:2]) if known else rows)
     if not found and (by_tokens := _by_tokens(sequences, saves)) is not None:
         found.append(by_tokens)
     if not found and (by_prefix := _of_other_widths(data, saves)) is not None:
@@ -101,23 +109,6 @@ def rollout_rows(sequences: Sequences) -> list[RolloutRows]:
         keys = {"key": saves[0].key, "other": old[0].key}
         raise Unavailable(message("trend.rows_unknown", **keys, **counts, **shapes))
     return found
-
-
-def _of_same_tokens(rows: RolloutRows, data: StepData, saves: Sequence[KeyDatum]) -> RolloutRows:
-    """Return rows without the tokens from the first sampled id on that is not the trained one.
-
-    Args:
-        saves: of the rollout's log-probabilities.
-    """
-    tables = []
-    for names in (ROLLOUT_TOKENS, OLD_TOKENS, RESPONSES):
-        with contextlib.suppress(Unavailable):  # texts
-            table = data.alike(rows.datum, rows.rollout, saves, names)
-            if table is not None and table.dtype.kind in "iu":
-                tables.append(table)
-    if len(tables) < 2 or rows.rollout.ndim != 2:
-        return rows
-    return _before_other_ids(rows, tables[0], tables[1])
 
 
 def _before_other_ids(rows: RolloutRows, sampled: np.ndarray, trained: np.ndarray) -> RolloutRows:

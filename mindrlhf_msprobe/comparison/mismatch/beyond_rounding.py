@@ -107,7 +107,11 @@ def also_different(
     if cause is Cause.DTYPE and first is not None:
         found += _beyond(walk, first)
     elif not any(weight.rounded for weight in weights):
-        found += _dtypes(walk)
+        # The first cell that one side computes in a lower precision.
+        outputs = (n for n in walk.stages if n.io == "output" and n not in walk.masks)
+        unlike = ((name.cell, unlike_dtypes(walk, name, walk.stages[name])) for name in outputs)
+        cell, dtypes = next((of for of in unlike if of[1] is not None), ("", None))
+        found += [] if dtypes is None else [message("mismatch.also_dtype", cell=cell, **dtypes)]
     if cause is not Cause.SAMPLING and (temperature := sampled.temperatures(walk)) is not None:
         found.append(temperature)
     known = {one.code for one in said} | {"mismatch.rounded_weights"}
@@ -139,13 +143,4 @@ def _beyond(walk: Walk, first: Stage) -> Iterator[Message]:
         if is_born and stage is not first and stage.apart > limit:
             values = {"apart": stage.apart, "entered": stage.entered, "dtype": dtype}
             yield message("mismatch.also_beyond", name=str(name), **values)
-            return
-
-
-def _dtypes(walk: Walk) -> Iterator[Message]:
-    """Yield the first cell that one side computes in a lower precision."""
-    for name, stage in walk.stages.items():
-        dtypes = unlike_dtypes(walk, name, stage) if name.io == "output" else None
-        if dtypes is not None and name not in walk.masks:
-            yield message("mismatch.also_dtype", cell=name.cell, **dtypes)
             return

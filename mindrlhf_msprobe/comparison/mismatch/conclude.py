@@ -308,8 +308,16 @@ def _looked_at(at: Parted) -> list[Message]:
     """Return which rows part, whether they are those of other positions, and what was not seen."""
     walk, name, around = at.walk, at.name, at.around
     said = [_of_rows(at)]
-    if (size := _from_borders_on(walk, name)) is not None:
-        said.append(message("mismatch.from_borders_on", size=size))
+    size, rows = walk.rollout.tokens.block, walk.growth.born_at(name)
+    if size is not None and all(walk.role(row) != "prompt" for row in rows.tolist()):
+        # Whether rows part from the first token of a cache's block on: in each sequence that parts,
+        # in decode, and not of the first token alone.
+        first: dict[int, int] = {}
+        for row in rows[np.argsort(walk.tokens.position[rows], kind="stable")].tolist():
+            first.setdefault(int(walk.tokens.sequence[row]), row)
+        borders = all(walk.is_at_border(row) for row in first.values())
+        if borders and any(walk.role(row) != "first" for row in first.values()):
+            said.append(message("mismatch.from_borders_on", size=size))
     if (by := walk.shift(name)) is not None:
         said.append(message("mismatch.shifted", by=by))
     if unseen := _unseen(walk, around):
@@ -447,24 +455,6 @@ def _of_rows(at: Parted) -> Message:
     parted = {*walk.tokens.sequence[rows].tolist()}
     padded = parted == walk.behind_padding and samples < of_samples
     return message("mismatch.rows", where=where, of_samples=of_samples, padded=padded, **counts)
-
-
-def _from_borders_on(walk: Walk, name: Name) -> int | None:
-    """Return the size of a cache's blocks if rows part from the first token of one on; else None.
-
-    So it must be in each sequence that parts, in decode, and not of the first token alone.
-    """
-    rows = walk.growth.born_at(name)
-    if walk.rollout.tokens.block is None or any(
-        walk.role(row) == "prompt" for row in rows.tolist()
-    ):
-        return None
-    first: dict[int, int] = {}
-    for row in rows[np.argsort(walk.tokens.position[rows], kind="stable")].tolist():
-        first.setdefault(int(walk.tokens.sequence[row]), row)
-    borders = all(walk.is_at_border(row) for row in first.values())
-    later = any(walk.role(row) != "first" for row in first.values())
-    return walk.rollout.tokens.block if first and borders and later else None
 
 
 def _unseen(walk: Walk, cell: str) -> list[str]:

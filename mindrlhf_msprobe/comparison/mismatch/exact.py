@@ -190,15 +190,15 @@ def _by_ids(
     total = 0
     fits = len(counts) == len(samples)
     for number, sample in enumerate(samples):
-        names, size = prefix_names(sample.tokens), len(sample.prompt)
+        names, begun = prefix_names(sample.tokens), len(sample.prompt)
         compared = counts[number] if fits else np.zeros(0, bool)
-        expected = np.zeros(max(len(compared), len(names) - size), bool)
+        expected = np.zeros(max(len(compared), len(names) - begun), bool)
         expected[: len(compared)] = compared
-        expected[: len(names) - size] |= not (masked and fits)
+        expected[: len(names) - begun] |= not (masked and fits)
         places = np.flatnonzero(expected)
-        there = places[(places < min(len(compared), len(names) - size)) & (size > 0)]
+        there = places[(places < min(len(compared), len(names) - begun)) & (begun > 0)]
         there = there[compared[there]]
-        before, own = names[size - 1 + there], names[size + there]
+        before, own = names[begun - 1 + there], names[begun + there]
         good = np.ones(len(there), bool)
         for known, going_on in after:
             good &= np.isin(own, known) | ~np.isin(before, going_on)
