@@ -262,11 +262,11 @@ class Sequences:
             if mask is None and datum.key not in OF_UPDATES:
                 names = REF_LOG_PROB if datum.key in REF_LOG_PROB else OLD_LOG_PROB
                 is_own = datum.key in names
-                own = array if is_own else self.data.alike(datum, array, of, names)
+                own = array if is_own else self.data.in_shape_of(datum, array, of, names)
                 mask = None if own is None else masks_of_values(self.data, own, names)
             if mask is not None:
                 return Counted(np.asarray(mask != 0))
-            tokens = self.data.alike(datum, array, of, ROLLOUT_TOKENS)
+            tokens = self.data.in_shape_of(datum, array, of, ROLLOUT_TOKENS)
             if tokens is not None:
                 return Counted(np.asarray(tokens >= 0))
             masks = self.data.saved(MASK)
@@ -336,8 +336,8 @@ class Sequences:
         width = len(masks[0])
         found = np.zeros(array.shape, bool)
         if array.shape[1] != width:
-            asked = rows_of(prompts[at], "biuf") if len(prompts) == len(of) else None
-            whole = {len(row) + width for row in asked or ()}
+            given = rows_of(prompts[at], "biuf") if len(prompts) == len(of) else None
+            whole = {len(row) + width for row in given or ()}
             if len(whole) != 1 or whole.pop() - array.shape[1] not in (0, 1):
                 return None
         found[:, array.shape[1] - width :] = np.stack(masks) != 0
@@ -377,10 +377,10 @@ class Sequences:
             at: the number of the save.
         """
         prompts, rows = self.data.saved(PROMPTS), self._ids[at]
-        asked = rows_of(prompts[at]) if len(prompts) == len(self._ids) else None
-        if asked is None or rows is None or not len(asked) == len(rows) == len(masks):
+        given = rows_of(prompts[at]) if len(prompts) == len(self._ids) else None
+        if given is None or rows is None or not len(given) == len(rows) == len(masks):
             return None
-        whole = [np.concatenate(both).astype(np.int64) for both in zip(asked, rows)]
+        whole = [np.concatenate(both).astype(np.int64) for both in zip(given, rows)]
         more = {len(ids) - len(mask) for ids, mask in zip(whole, masks)}
         fits = len({*map(len, masks)}) == len(more) == 1 and more <= {0, 1}
         return np.stack(whole) if fits else None
@@ -466,9 +466,9 @@ class Sequences:
         """Yield rows of attention masks, saved or given to losses, and the ids of their tokens."""
         saves = self.data.saved(ATTENTION_MASK), self.data.saved(PROMPTS), self.responses
         for mask, prompts, responses in zip(*saves) if len({*map(len, saves)}) == 1 else ():
-            asked, answered = rows_of(prompts), rows_of(responses)
-            if asked is not None and answered is not None:
-                whole = (np.concatenate(both) for both in zip(asked, answered))
+            prompt_rows, answered = rows_of(prompts), rows_of(responses)
+            if prompt_rows is not None and answered is not None:
+                whole = (np.concatenate(both) for both in zip(prompt_rows, answered))
                 yield from zip(rows_of(mask, "biuf") or (), whole)
         for datum in self.data.saved((LOSS_INPUTS,)):
             inputs = arrays_of(datum)

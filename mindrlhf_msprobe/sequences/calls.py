@@ -84,7 +84,7 @@ class PhaseTokens:
         notes: what could not be read as sequences of tokens.
         pad: the token id of padding; a sequence may end with it.
         begun: how many tokens of each sequence the call that began it was given, or its prompt has;
-            0 of one that goes on otherwise behind the tokens of another.
+            0 of one that goes on with other tokens behind the tokens of another.
         block: how many tokens a block of the paged cache holds; None where nothing says it.
         samples: the saved prompt and response, by number, that each sequence is; -1 of others.
         ends: how many tokens each sequence has, up to the end of that response.
@@ -438,7 +438,7 @@ class _Builder:
         elif not (
             inputs.blocks is not None
             or inputs.parents is not None
-            or self._go_on_elsewhere(call, before)
+            or self._go_on_in_other_places(call, before)
         ):
             self._lose_samples(call)
         self._keys = self._keys_of(call)[: len(call.samples)]
@@ -521,7 +521,7 @@ class _Builder:
             self._lose(inputs.ids.reshape(-1))
         return samples or []
 
-    def _go_on_elsewhere(self, call: _Call, before: int | None) -> bool:
+    def _go_on_in_other_places(self, call: _Call, before: int | None) -> bool:
         """Put the sequences into the places in which they go on, where these are not their own.
 
         Args:
@@ -580,7 +580,7 @@ class _Builder:
         if lost:
             self._note(self._unknown_samples(call, len(lost)))
         self._is_merged = True
-        if is_known:  # of the others nothing says that they are elsewhere
+        if is_known:  # of the others nothing says that they stand in other places
             lost -= {*here}
             kept |= {key: slot for key, slot in here.items() if key not in new}
         kept |= {key: slot for key, (slot, _) in found.items()}
@@ -712,7 +712,7 @@ class _Builder:
         number, tokens = slot.sequence, piece.tokens.tolist()
         if at == have:
             slot.tokens += tokens
-        elif slot.tokens[at : at + len(tokens)] != tokens:  # it goes on otherwise
+        elif slot.tokens[at : at + len(tokens)] != tokens:  # it goes on with other tokens
             number = self._begin(key, slot.tokens[:at], tokens, slot.shift)
         if sequence.open is None:
             return number, at
@@ -840,7 +840,7 @@ class _Builder:
         return count
 
     def _note(self, note: Message, piece: Piece | None = None) -> None:
-        """Take note of something, or of something about a piece: unless that is found otherwise."""
+        """Take note of something, or of something about a piece: unless that is found later."""
         self._notes.setdefault(note, []).extend([] if piece is None else [piece])
 
 

@@ -154,7 +154,7 @@ def follow(calls: Sequence[Sequence[Piece]], saved: SavedSamples) -> list[Follow
     if not all(map(threads.add, calls)):
         return []
     found: list[Followed] = []
-    used: dict[int, int] = {}  # of several samples alike each sequence has one of its own
+    used: dict[int, int] = {}  # of several equal samples each sequence has one of its own
     for thread in threads.found:
         able = [guess for guess in thread.guesses if guess.have >= guess.prompt]
         if able:

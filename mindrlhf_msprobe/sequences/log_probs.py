@@ -77,9 +77,9 @@ def rollout_rows(sequences: Sequences) -> list[RolloutRows]:
         raise Unavailable(message("trend.no_key", names=[ROLLOUT_LOG_PROB[0]]))
     found: list[RolloutRows] = []
     arrays = [array_of(datum) for datum in saves]
-    alike = [data.alike(d, a, saves, OLD_LOG_PROB) for d, a in zip(saves, arrays)]
-    left_out = [message("trend.saves_left_out")] if any(one is None for one in alike) else []
-    for datum, array, training in zip(saves, arrays, alike):
+    trained = [data.in_shape_of(d, a, saves, OLD_LOG_PROB) for d, a in zip(saves, arrays)]
+    left_out = [message("trend.saves_left_out")] if any(one is None for one in trained) else []
+    for datum, array, training in zip(saves, arrays, trained):
         if training is None:
             continue
         counted = sequences.counted(datum, array, saves)
@@ -92,7 +92,7 @@ def rollout_rows(sequences: Sequences) -> list[RolloutRows]:
         tables = []
         for names in (ROLLOUT_TOKENS, OLD_TOKENS, RESPONSES):
             with contextlib.suppress(Unavailable):  # texts
-                table = data.alike(datum, array, saves, names)
+                table = data.in_shape_of(datum, array, saves, names)
                 if table is not None and table.dtype.kind in "iu":
                     tables.append(table)
         known = len(tables) > 1 and array.ndim == 2
@@ -266,10 +266,10 @@ def _given(datum: KeyDatum, finder: _Finder) -> Iterator[tuple[int, np.ndarray, 
         at = before = 0
         while at < len(runs):
             start = runs[at][0]
-            asked = ids[before : start + shift]
+            ahead = ids[before : start + shift]
             spans = ((n, end) for n, (_, end) in enumerate(runs[at:], start=at))
             taken = (
-                (n, end, finder.take(ids[start + shift : end + shift], asked)) for n, end in spans
+                (n, end, finder.take(ids[start + shift : end + shift], ahead)) for n, end in spans
             )
             found = next((one for one in taken if one[2] is not None), None)
             if found is not None:

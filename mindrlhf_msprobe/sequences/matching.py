@@ -60,7 +60,7 @@ class Matched:
 def match(mine: PhaseTokens, other: PhaseTokens) -> Matched:
     """Find the rows of `mine` in `other`: the same token behind the same tokens.
 
-    A sequence goes with the one that it shares the most first tokens with; of several alike, each
+    A sequence goes with the one that it shares the most first tokens with; of several such, each
     with one of its own as far as there are as many. All rows of what they share are partners, but
     for those behind the end of a response in either.
     """
@@ -109,26 +109,26 @@ def without_padding(mine: PhaseTokens, other: PhaseTokens) -> PhaseTokens:
     """
     partners, common = longest_common(mine.sequences, other.sequences)
     ends = mine.last.tolist()
-    for number, (partner, alike) in enumerate(zip(partners.tolist(), common.tolist())):
+    for number, (partner, shared) in enumerate(zip(partners.tolist(), common.tolist())):
         if partner < 0 or (mine.samples and mine.samples[number] >= 0):
             continue
         tokens, theirs = mine.sequences[number], other.sequences[partner]
         theirs = theirs[: int(other.last[partner])]
-        if _end_alike(tokens, theirs, alike, mine.pad) or _end_alike(
-            theirs, tokens, alike, other.pad
+        if _end_together(tokens, theirs, shared, mine.pad) or _end_together(
+            theirs, tokens, shared, other.pad
         ):
             # Before the padding that they end with; all of them if all are padding.
-            padding = 0 if mine.pad is None else run_at_end(tokens[:alike], mine.pad)
-            ends[number] = alike - padding or alike
+            padding = 0 if mine.pad is None else run_at_end(tokens[:shared], mine.pad)
+            ends[number] = shared - padding or shared
     return mine if ends == mine.last.tolist() else replace(mine, ends=tuple(ends))
 
 
-def _end_alike(one: np.ndarray, other: np.ndarray, alike: int, pad: int | None) -> bool:
+def _end_together(one: np.ndarray, other: np.ndarray, shared: int, pad: int | None) -> bool:
     """Return whether one sequence goes on with padding, and so does another, or behind a token."""
-    if not goes_on_with_padding(one, alike, pad):
+    if not goes_on_with_padding(one, shared, pad):
         return False
-    is_id = alike < len(one) and int(one[alike]) == pad
-    return goes_on_with_padding(other, alike + (is_id and alike < len(other)), pad)
+    is_id = shared < len(one) and int(one[shared]) == pad
+    return goes_on_with_padding(other, shared + (is_id and shared < len(other)), pad)
 
 
 @dataclass(frozen=True)

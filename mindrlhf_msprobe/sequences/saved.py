@@ -82,7 +82,7 @@ class SavedSamples:
     def before(self, tokens: Sequence[int], start: int) -> Beginning | None:
         """Return what stands before tokens that begin at a position.
 
-        None where no sample has them there, or where several do that begin otherwise. Behind its
+        None where no sample has them there, or where several do behind other tokens. Behind its
         end, or before its last token, which need not be given, a sample may go on with padding.
         """
         wanted = np.asarray(tokens, np.int64)
@@ -370,21 +370,21 @@ def of_saved(
     partners, common = longest_common(sequences, [sample.tokens for sample in samples])
     numbers, ends = [], []
     given = begun or [-1] * len(sequences)
-    for sequence, size_given, number, alike in zip(
+    for sequence, size_given, number, shared in zip(
         sequences, given, partners.tolist(), common.tolist()
     ):
         size, end = 0, len(sequence)
         if number >= 0:
             size = len(samples[number].prompt)
             whole = len(samples[number].tokens)
-            open_end = alike >= size and (size_given == end or alike == whole - 1)
-            behind = sequence[alike:]
+            open_end = shared >= size and (size_given == end or shared == whole - 1)
+            behind = sequence[shared:]
             # Padding is its id, or one id again and again beyond the response.
             is_padding = pad is not None and bool((behind == pad).all())
             is_padding |= end > whole and bool((behind == behind[:1]).all())
-            if alike == whole or (open_end and is_padding):
-                end = alike
-        is_it = size > 0 and min(size, len(sequence)) <= alike
+            if shared == whole or (open_end and is_padding):
+                end = shared
+        is_it = size > 0 and min(size, len(sequence)) <= shared
         numbers.append(number if is_it else UNKNOWN)
         ends.append(end if is_it else len(sequence))
     return tuple(numbers), tuple(ends)

@@ -128,11 +128,11 @@ class Tables:
             for key in members
         ]
         found: dict[int, int] = {}
-        for is_next, alike, number, key in sorted(able, key=lambda a: (not a[0], -a[1], a[2:])):
+        for is_next, shared, number, key in sorted(able, key=lambda a: (not a[0], -a[1], a[2:])):
             before, table = self._tables[key], blocks[number]
             # It may be the table of before, with further blocks behind.
-            goes_on = is_next or alike == min(len(before), len(table))
-            goes_on = goes_on or before[alike] <= 0 or table[alike] <= 0
+            goes_on = is_next or shared == min(len(before), len(table))
+            goes_on = goes_on or before[shared] <= 0 or table[shared] <= 0
             if number not in found and key not in found.values() and goes_on:
                 found[number] = key
         return found
@@ -165,14 +165,14 @@ class Written:
             tokens_of: returns the tokens of a sequence; None where it is not known what stands
                 before these.
         """
-        alike = {
+        shared = {
             n: shared_length(table, of) for n, (of, _) in self._by.items() if of[0] == table[0]
         }
-        most = max(alike.values(), default=0)
+        most = max(shared.values(), default=0)
         if most and size is None and start % most == 0:
             size = start // most
         count = most if size is None else -(-start // size)
-        able = [n for n, same in alike.items() if same >= count and self._by[n][1] >= start]
+        able = [n for n, same in shared.items() if same >= count and self._by[n][1] >= start]
         if not count or not able:
             return None
         last = able[-1]

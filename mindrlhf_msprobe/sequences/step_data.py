@@ -174,7 +174,7 @@ class Unavailable(SpokenError):
 
 
 class StepData:
-    """The key data of one step and rank, read as they are asked for.
+    """The key data of one step and rank, read when they are wanted.
 
     Args:
         keys: the names of what was saved.
@@ -229,7 +229,7 @@ class StepData:
                 return next((held[name] for name in names if name in held), None)
         return None
 
-    def alike(
+    def in_shape_of(
         self, datum: KeyDatum, array: np.ndarray, of: Sequence[KeyDatum], names: Sequence[str]
     ) -> np.ndarray | None:
         """Return what was saved under one of `names` as often as `of`, in a save's shape, or None.
@@ -262,7 +262,7 @@ class StepData:
             given = self.given_to_loss(names, datum.micro_step)
             if given is not None and given.shape == array.shape:
                 return given
-        return self.alike(datum, array, of, names)
+        return self.in_shape_of(datum, array, of, names)
 
 
 def array_of(datum: KeyDatum) -> np.ndarray:

@@ -54,7 +54,7 @@ def beyond_rounding(walk: Walk, dtype: str) -> Message | None:
 
 
 def rounded_to(weights: Sequence[Weight]) -> str | None:
-    """Return the lowest dtype to which weights are rounded; None where one differs otherwise."""
+    """Return the lowest dtype to which weights are rounded; None where one differs by more."""
     dtypes = [weight.rounded for weight in weights]
     if not dtypes or None in dtypes:
         return None
@@ -123,7 +123,7 @@ def also_different(
 
 
 def _given(walk: Walk, first: Stage | None) -> Iterator[Message]:
-    """Yield what masks let in, and whole numbers that cells are given, where error is born."""
+    """Yield what masks let in, and whole numbers that cells are given, where an error begins."""
     for name, stage in walk.stages.items():
         if stage is first or not (stage.born and stage.lasting):
             continue
@@ -139,8 +139,8 @@ def _beyond(walk: Walk, first: Stage) -> Iterator[Message]:
     dtype = lower_of(Parted(walk, at, first))
     for name, stage in walk.stages.items() if dtype is not None else ():
         limit = max(OF_ROUNDING * roundoff(str(dtype)), GROWTH * stage.entered)
-        is_born = stage.born and stage.lasting and name not in walk.masks
-        if is_born and stage is not first and stage.apart > limit:
+        begins = stage.born and stage.lasting and name not in walk.masks
+        if begins and stage is not first and stage.apart > limit:
             values = {"apart": stage.apart, "entered": stage.entered, "dtype": dtype}
             yield message("mismatch.also_beyond", name=str(name), **values)
             return

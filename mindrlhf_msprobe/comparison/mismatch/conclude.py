@@ -244,7 +244,7 @@ _BLAME: tuple[Callable[[Parted], Blame | None], ...] = (
 
 def _leak(walk: Walk, name: Name) -> Message | None:
     """Say that only rows part that see other samples of their row by a mask; None if others do."""
-    rows = walk.growth.born_at(name)
+    rows = walk.growth.begins_at(name)
     at = walk.tokens
     for side in ("rollout", "training"):
         calls = getattr(walk, side).tokens.calls
@@ -283,7 +283,7 @@ def other_numbers(walk: Walk, name: Name) -> Message | None:
     for given, sources in walk.unmeasured.items():
         if not _is_given(given, name.cell):
             continue
-        found = numbers_that_explain(*sources, walk.matched, walk.growth.born_at(name))
+        found = numbers_that_explain(*sources, walk.matched, walk.growth.begins_at(name))
         if found is not None:
             token = walk.token(found[0])
             where = {"sample": token.sample, "position": token.position}
@@ -308,7 +308,7 @@ def _looked_at(at: Parted) -> list[Message]:
     """Return which rows part, whether they are those of other positions, and what was not seen."""
     walk, name, around = at.walk, at.name, at.around
     said = [_of_rows(at)]
-    size, rows = walk.rollout.tokens.block, walk.growth.born_at(name)
+    size, rows = walk.rollout.tokens.block, walk.growth.begins_at(name)
     if size is not None and all(walk.role(row) != "prompt" for row in rows.tolist()):
         # Whether rows part from the first token of a cache's block on: in each sequence that parts,
         # in decode, and not of the first token alone.
@@ -445,7 +445,7 @@ def lower_of(at: Parted) -> str | None:
 def _of_rows(at: Parted) -> Message:
     """Say of which tokens the rows are that part."""
     walk, stage = at.walk, at.stage
-    rows = walk.growth.born_at(at.name)
+    rows = walk.growth.begins_at(at.name)
     roles = {walk.role(row) == "prompt" for row in rows.tolist()}
     where = "some" if len(roles) > 1 else "prompt" if True in roles else "decode"
     where = "all" if len(rows) == stage.rows else where
@@ -467,7 +467,7 @@ def _is_given(name: Name, cell: str) -> bool:
 
 
 def other_tokens(walk: Walk) -> Message | None:
-    """Say which sequence of the rollout goes on otherwise in the training; None if none does."""
+    """Say which sequence goes on with other tokens in the training than in the rollout; or None."""
     partners, common = walk.matched.sequences, walk.matched.common
     mine, theirs = walk.rollout.tokens.sequences, walk.training.tokens.sequences
     unlike = []
@@ -493,7 +493,7 @@ def other_tokens(walk: Walk) -> Message | None:
 
 
 def other_response(walk: Walk) -> Message | None:
-    """Say which saved response goes on otherwise in the training; None if none does.
+    """Say which saved response goes on with other tokens in the training; None if none does.
 
     The last token of a response is given to the training network alone, so no row shows it.
     """
@@ -528,8 +528,8 @@ def _around(walk: Walk, name: Name) -> str:
 def position_drift(walk: Walk) -> Message | None:
     """Say that the positions the rollout was given jump inside a sequence; None if they do not.
 
-    Padding may count: then all positions of a sequence are shifted alike, which rotary embeddings
-    do not see. Behind the end of a sample positions may stand still.
+    Padding may count: then all positions of a sequence are shifted by one number, which rotary
+    embeddings do not see. Behind the end of a sample positions may stand still.
     """
     tokens = walk.rollout.tokens
     shifts: dict[int, tuple[int, int]] = {}

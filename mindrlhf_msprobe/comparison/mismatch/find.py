@@ -516,7 +516,7 @@ def doubtful_pad(walk: Walk, found: Mismatch) -> int | None:
     unsure = [walk.rollout.tokens.unsure, walk.training.tokens.unsure]
     if found.status is Agreement.PARTED and found.first is not None:
         first = found.first
-        rows = walk.growth.born_at(Name(first.cell, first.nth, first.io, first.path))
+        rows = walk.growth.begins_at(Name(first.cell, first.nth, first.io, first.path))
         return _of_rows(walk, rows) if len(rows) else None
     if found.status is not Agreement.UNDECIDED:
         return None

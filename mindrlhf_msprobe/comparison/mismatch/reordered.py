@@ -74,22 +74,22 @@ def reordered(walk: Walk, parted: Name | None, *, contradicted: bool) -> Reorder
 
     Args:
         parted: the value at which both part.
-        contradicted: whether sequences of the rollout go on otherwise in the training.
+        contradicted: whether sequences of the rollout go on with other tokens in the training.
     """
     tokens = walk.rollout.tokens
     single = np.array([call.width == 1 and call.batch > 1 for call in tokens.calls], bool)
     rows = tokens.within(tokens.rows)
     rows = rows[single[tokens.rows.call[rows]] & (tokens.rows.position[rows] > 0)]
-    born = np.zeros(0, np.int64) if parted is None else walk.growth.born_at(parted)
-    by_place = not len(born) or bool(single[tokens.rows.call[born]].all())
-    if not len(rows) or not (contradicted or (len(born) and by_place)):
+    begins = np.zeros(0, np.int64) if parted is None else walk.growth.begins_at(parted)
+    by_place = not len(begins) or bool(single[tokens.rows.call[begins]].all())
+    if not len(rows) or not (contradicted or (len(begins) and by_place)):
         return None
     index = _index(walk.training.tokens)
     last = None if contradicted else parted
     for name in islice((name for name in walk.stages if name not in walk.masks), _LOOKED_AT):
         found = _Content(walk, name, index, rows)
         if found.tells:
-            is_why = found.moved and (contradicted or found.explains(born))
+            is_why = found.moved and (contradicted or found.explains(begins))
             return _moved(walk, found, contradicted=contradicted) if is_why else None
         if name == last:
             return None
@@ -167,9 +167,9 @@ class _Content:
             mine.close()
             theirs.close()
 
-    def explains(self, born: np.ndarray) -> bool:
-        """Return whether most rows that are born apart are those of others."""
-        return sum(row in self.moved for row in born.tolist()) >= _MOST * len(born)
+    def explains(self, begins: np.ndarray) -> bool:
+        """Return whether most rows in which an error begins are those of others."""
+        return sum(row in self.moved for row in begins.tolist()) >= _MOST * len(begins)
 
 
 class _Held:
@@ -200,8 +200,8 @@ class _Held:
 
 def _tells(others: _Held, index: _Index, bound: float) -> bool:
     """Return whether the training's rows of one token and position are told by those before."""
-    alike = (places for places in index.values() if len(places) > 1)
-    for places in islice(alike, _TOLD_BY):
+    several = (places for places in index.values() if len(places) > 1)
+    for places in islice(several, _TOLD_BY):
         held = (others.row(place.call, place.row) for place in places.values())
         rows = [row for row in held if row is not None]
         if len(rows) < 2 or any(_distance(row, rows[0]) <= 2 * bound for row in rows[1:]):

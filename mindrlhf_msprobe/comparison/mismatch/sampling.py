@@ -274,7 +274,7 @@ class Sampled:
         return message("mismatch.temperature", **values, **apart)
 
     def temperatures(self, walk: Walk) -> Message | None:
-        """Say by which temperatures both sides divide their own logits; None where they are alike.
+        """Say by which temperatures both sides divide their own logits; None where they are equal.
 
         None, too, where the rollout's is not known: it stored no elements of its logits.
         """

@@ -84,7 +84,7 @@ class Value:
         self._norms, self._prints, self._offsets = array("d"), array("q"), array("q")
         #: The largest and smallest elements of its tensors, of the first of them.
         self.extremes = array("d")
-        self._elsewhere: dict[int, str] = {}  # call → where its elements lie, if no form says it
+        self._locations: dict[int, str] = {}  # call → where its elements lie, if no form says it
         self._why: dict[int, tuple[Message | None, Message | None]] = {}
         self._without_print = False
 
@@ -103,7 +103,7 @@ class Value:
         if named:
             before, behind = f"{before}.", f"{shown[len(str(number)) + 1 :]}{behind}"
         elif at:
-            behind, self._elsewhere[call] = "", at
+            behind, self._locations[call] = "", at
         sketch = leaf.sketch
         form = Form(
             *(record.io, record.path, leaf.type, leaf.dtype, leaf.shape or ()),
@@ -151,7 +151,7 @@ class Value:
     def has_elements(self) -> bool:
         """Whether elements were stored in all calls."""
         return all(
-            form.before or call in self._elsewhere for form, call in zip(self._forms, self.calls)
+            form.before or call in self._locations for form, call in zip(self._forms, self.calls)
         )
 
     def record(self, call: int) -> Record:
@@ -163,7 +163,7 @@ class Value:
         if offset != _NO_SKETCH:
             place = SketchPlace(form.algorithm, form.block, offset, of_sketch)
         leaf = Leaf(form.type, form.dtype, form.shape, why=why, sketch=place)
-        location = self._elsewhere.get(call)
+        location = self._locations.get(call)
         if form.before:
             location = f"{form.before}{self._numbers[at]}{form.behind}"
         name = f"{self.entry.rpartition('.')[0]}.{self._numbers[at]}.{form.io}.{form.path}"
@@ -227,7 +227,7 @@ class Side:
 
     @property
     def window(self) -> tuple[int, float]:
-        """The first and the last token that were asked for; see `coverage`."""
+        """The first and the last token that were to be recorded; see `coverage`."""
         of = next((known for known in KNOWN if known.name == self.phase), None)
         config = self.run.config()
         if of is None or not of.counts_tokens or config is None:
@@ -268,7 +268,7 @@ def read_side(
         raise NoTokens.saying("tokens.not_stored", record=PHASE_TOKENS, why=error) from None
     starts = Starts(given)
     for entry in run.each_entry(LayerPlace(phase, step, rank)):
-        if is_operator(entry.name):  # its calls are counted otherwise, and cells tell enough
+        if is_operator(entry.name):  # its calls have other numbers, and cells tell enough
             if is_topk(entry.cell) and entry.around and number >= 0:
                 _take_choices(found, entry, number, seen.get(entry.around, 0), forms)
             continue

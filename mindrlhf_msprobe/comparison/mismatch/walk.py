@@ -284,14 +284,14 @@ class Walk:
         return int(tokens[position + 1]) if position + 1 < len(tokens) else -1
 
     def shift(self, name: Name) -> int | None:
-        """Return of which other position the rollout's rows are, where they are born apart.
+        """Return of which other position the rollout's rows are, where they begin to be apart.
 
         Returns:
             1 if each is the training's row of the next position of its sequence, -1 of the one
             before, and so on up to 2; None if they are none of these.
         """
         mine, theirs = self._sources[name]
-        rows = self.growth.born_at(name)
+        rows = self.growth.begins_at(name)
         if not (mine.has_elements and theirs.has_elements):
             return None
         return next((by for by in (1, -1, 2, -2) if self._is_shifted(mine, theirs, rows, by)), None)

@@ -279,7 +279,7 @@ def _with_names_of(
     found = {}
     for name, record in rollout.items():
         cell, _, own = name.rpartition(".")
-        names = (f"{cell}.{alike}".lstrip(".") for alike in alike_parameters(own))
+        names = (f"{cell}.{other}".lstrip(".") for other in alike_parameters(own))
         known = [other for other in names if other in training]
         found[known[0] if name not in training and len(known) == 1 else name] = record
     return found
@@ -343,8 +343,8 @@ def _plain(name: str, a: Record, b: Record) -> WeightPair:
         measured = min(filter(None, both), key=lambda m: (not m[0], m[1]), default=None)
     if measured is None:
         algorithms = {(of or "").partition(":")[0] for of in prints}
-        alike = comparable and len(algorithms) == 1 and a.leaf.shape == b.leaf.shape
-        return WeightPair(name, (name,), False if alike else None, None, a, (b,))
+        known = comparable and len(algorithms) == 1 and a.leaf.shape == b.leaf.shape
+        return WeightPair(name, (name,), False if known else None, None, a, (b,))
     return WeightPair(name, (name,), *measured[:2], a, (b,), measured[2])
 
 

@@ -5,7 +5,7 @@ optimizer's step, and key data of an update in its loss, or in how it is set, no
 
 Of the differences before any tensor, one is named where it could have this effect, never as the
 cause: a learning rate after an update of its role, an attribute of the cell that computed
-otherwise, the mode of the phase.
+another output, the mode of the phase.
 """
 
 from __future__ import annotations
@@ -112,9 +112,9 @@ def before_optimizer(first: FirstDifference) -> Culprit | None:
     """Return that all gradients of an update differ where they enter the optimizer, and none of
     its backward pass does.
 
-    A cell that computes the gradient of its parameters otherwise changes those alone. The details:
-    `phase`, `gradients` (how many there are) and `backward` (how many records of the backward pass
-    agree bit for bit).
+    A cell that computes the gradient of its parameters in another way changes those alone. The
+    details: `phase`, `gradients` (how many there are) and `backward` (how many records of the
+    backward pass agree bit for bit).
     """
     entry = first.entry
     if entry is None or entry.direction != PARAMETERS_GRAD:

@@ -656,7 +656,7 @@ def own_arithmetic(first: FirstDifference) -> Message | None:
     """Say that the trainer itself made a key differ, and that no recording tells more of it.
 
     Only where all that was recorded before agrees bit for bit, the responses or what a network gave
-    for them among it, and no phase of the trainer's own may have made it. None elsewhere.
+    for them among it, and no phase of the trainer's own may have made it; else None.
     """
     key = first.finding.key or ""
     kind = key.partition(".")[0]  # rewards.format is what one reward function gave

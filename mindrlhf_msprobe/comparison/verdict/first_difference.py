@@ -229,7 +229,7 @@ def in_time(step: StepFindings, index: int, history: History) -> StepFindings:
         if kept is None:
             return False
         a, b = kept
-        return a.alike is not b.alike or (a.alike and same(a.leaf, b.leaf) is False)
+        return a.unchanged is not b.unchanged or (a.unchanged and same(a.leaf, b.leaf) is False)
 
     handed = (other for other in late if is_handed(other))
     tables = (other for other in late if other.record.leaf.is_discrete)

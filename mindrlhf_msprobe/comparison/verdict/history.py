@@ -125,7 +125,7 @@ class Kept:
 
     leaf: Leaf
     step: int | None
-    alike: bool
+    unchanged: bool
 
 
 @dataclass(frozen=True)
@@ -276,10 +276,10 @@ class History:
                 leaf, since = last[0].weights[name], last[0].step
             elif (role := self.role_of(phase)) is not None:
                 leaf, since = self.initial_weights(side, role, phase).get(name), None
-            alike = None if leaf is None else same(record.leaf, leaf)
-            if leaf is None or alike is None:
+            unchanged = None if leaf is None else same(record.leaf, leaf)
+            if leaf is None or unchanged is None:
                 return None
-            found.append(Kept(leaf, since, alike))
+            found.append(Kept(leaf, since, unchanged))
         return found[0], found[1]
 
 

@@ -2,7 +2,7 @@
 
 Nothing is said that does not hold for every element that differs, exactly or within the rounding of
 the dtype; and from statistics alone, nothing that does not hold for all four of them. Nor is it
-where another explanation holds, too, or the values are too few or too much alike to tell.
+where another explanation holds, too, or the values are too few or too much the same to tell.
 """
 
 from __future__ import annotations
@@ -226,8 +226,8 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
     Raises:
         TypeError, ValueError: they cannot be compared.
     """
-    alike = a.shape == b.shape and a.dtype == b.dtype
-    if not alike or not 0 < a.size <= _MOST_ELEMENTS or a.dtype.kind not in "biuf":
+    comparable = a.shape == b.shape and a.dtype == b.dtype
+    if not comparable or not 0 < a.size <= _MOST_ELEMENTS or a.dtype.kind not in "biuf":
         return None
     sizes = [n for n in a.shape if n != 1] or [1]
     numbers = [i for i, n in enumerate(a.shape) if n != 1] or [0]

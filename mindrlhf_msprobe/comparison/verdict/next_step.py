@@ -112,8 +112,8 @@ def _closer(
     if is_known and not elements:
         return section | _elements(first, origin)
     if is_known:
-        # The operators in the cell that computed otherwise: where they were not recorded, where
-        # Python runs them (in a graph no operator is an entry), and it was given the same.
+        # The operators in the cell that computed another output: where they were not recorded,
+        # where Python runs them (in a graph no operator is an entry), and it was given the same.
         computed = first.event.kind == END and entry.direction in ("forward", "backward")
         devices = [file.device or {} for run in first.runs for file in run.run_files]
         in_python = all(device.get("mode") == _PYNATIVE for device in devices)
@@ -165,7 +165,7 @@ def _elements(first: FirstDifference, origin: str | None) -> dict[str, Any]:
 
 
 def _patterns(step: StepFindings, phase: str, cells: Sequence[str]) -> list[str]:
-    """Return patterns for cells of A, and for what B calls them where that is otherwise."""
+    """Return patterns for cells of A, and for what B calls them where that is another name."""
     found: dict[str, None] = {}
     of_phase = [*of_entries(step.pairs, phase)]
     for cell in cells:
@@ -245,7 +245,7 @@ def next_update(culprit: Culprit, first: FirstDifference) -> dict[str, Any] | No
     """Return the settings that record the update before a parameter that differs, and its phase.
 
     From the update's step to that of the parameter, with gradients: statistics and fingerprints
-    are enough to tell. None where something else is asked for, or a run of these settings would
+    are enough to tell. None where something else is needed, or a run of these settings would
     have recorded it already.
     """
     if culprit.code not in _BY_THE_UPDATE or culprit.details.get("trained_agrees"):
@@ -313,7 +313,7 @@ def _estimated_size(settings: dict[str, Any] | None, first: FirstDifference) -> 
     """Return about how many bytes statistics with these settings take, of one step and rank.
 
     From the cells of the networks in run.json, and from how often the step went through each phase.
-    None where the networks were not recorded, or elements are asked for, whose sizes they do not
+    None where the networks were not recorded, or elements are wanted, whose sizes they do not
     tell.
     """
     wanted = _config(settings)
@@ -365,7 +365,7 @@ def bisected(settings: dict[str, Any], first: FirstDifference) -> dict[str, Any]
 
     First the range of layers that may be to blame: behind the last one that is known to agree, up
     to the one that differs. If all cells of these are too much, the outputs of every n-th layer.
-    Settings that take less, choose cells already or ask for elements are returned as they are.
+    Settings that take less, choose cells already or want elements are returned as they are.
     """
     chosen = settings.get("include") or settings.get("task", "statistics") != "statistics"
     if chosen or _is_within_budget(settings, first):
@@ -401,7 +401,7 @@ def _pass_of(entry: Entry) -> tuple[str, int, int | None, int]:
 
 
 class _Layers:
-    """The layers of a network: the cells that are alike but for a number.
+    """The layers of a network: the cells whose names differ by a number alone.
 
     Attributes:
         prefix: of their names, before the number.

@@ -172,10 +172,10 @@ class Differing:
         yield trained
         yield self.own(side)
         initial = [self.initial(one) for one in (side, 1 - side)]
-        # The first network that a role enters may be this one, loaded otherwise: no earlier state.
-        alike = {name: leaf for name, leaf in initial[0].items() if initial[1].get(name) == leaf}
-        loaded_otherwise = self.names[side] in initial[0].keys() - alike.keys()
-        yield [] if loaded_otherwise else [({"initial": True}, alike)]
+        # The first network that a role enters may be this one, which was loaded: no earlier state.
+        shared = {name: leaf for name, leaf in initial[0].items() if initial[1].get(name) == leaf}
+        was_loaded = self.names[side] in initial[0].keys() - shared.keys()
+        yield [] if was_loaded else [({"initial": True}, shared)]
 
     def step_of(self, opened: Opened | None) -> StepFindings | None:
         """Return the compared step of an opening; None without one, or where it was not."""
@@ -197,11 +197,11 @@ class Differing:
         for pair, finding, entry in of_entries(step.pairs, opened.phase, io="parameters"):
             if pair.a is None or entry.opening > opened.number or parameter_of(pair.a) != name:
                 continue
-            alike = _alike(pair)
+            agrees = _agrees(pair)
             if finding is not None:
                 status = finding.status
-            elif alike is not None:
-                status = Status.IDENTICAL if alike else Status.DIFFERENT
+            elif agrees is not None:
+                status = Status.IDENTICAL if agrees else Status.DIFFERENT
         return status
 
     def counts(self) -> dict[str, int]:
@@ -209,13 +209,13 @@ class Differing:
         agree: dict[tuple[str, str], bool] = {}
         pairs = of_entries(self.step.pairs, self.phase, opening=self.opening, io="parameters")
         for pair, finding, entry in pairs:
-            known = finding.status.agrees if finding is not None else _alike(pair)
+            known = finding.status.agrees if finding is not None else _agrees(pair)
             if known is not None:
                 agree.setdefault((entry.cell, pair.record.path), known)
         return {"parameters": sum(not known for known in agree.values()), "of": len(agree)}
 
 
-def _alike(pair: Pair) -> bool | None:
+def _agrees(pair: Pair) -> bool | None:
     """Return whether a pair after the first difference agrees, which was not compared."""
     if (
         pair.a is None
@@ -262,7 +262,7 @@ def synchronisation(differing: Differing) -> Culprit | None:
     """
     if not differing.trained_in:
         return _follows(differing) or _moved(differing)
-    return _moved(differing) or _stale(differing) or _otherwise(differing)
+    return _moved(differing) or _stale(differing) or _copied_wrong(differing)
 
 
 def _stale(differing: Differing) -> Culprit | None:
@@ -382,7 +382,7 @@ def _culprit(code: CulpritCode, differing: Differing, side: int) -> Culprit:
     return Culprit(code, details)
 
 
-def _otherwise(differing: Differing) -> Culprit | None:
+def _copied_wrong(differing: Differing) -> Culprit | None:
     """Return that the weights differ here while those of the trained network agree."""
     now = differing.nows[0]
     if now is None or differing.status_in(now) is not Status.IDENTICAL:
@@ -544,9 +544,9 @@ def written(differing: Differing) -> Culprit | None:
     without it since the start.
     """
     kept = differing.history.kept(differing.first.pair, differing.number)
-    if kept is None or kept[0].alike is kept[1].alike:
+    if kept is None or kept[0].unchanged is kept[1].unchanged:
         return None
-    side = int(kept[0].alike)
+    side = int(kept[0].unchanged)
     details: dict[str, Any] = {"run": _RUNS[side], "phase": differing.phase}
     details["dtype"] = differing.first.record.leaf.dtype
     if (since := kept[1 - side].step) is not None:

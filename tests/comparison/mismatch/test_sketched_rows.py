@@ -120,7 +120,7 @@ def born(columns, entered, returned, rows=2000):
         name = Name("cell", 0, io, "0")
         allowed = explained("float32", columns, found.sampled)
         growth.add(Aligned(name, np.arange(rows), found, ("Float32", "Float32"), columns), allowed)
-    return growth.born_at(Name("cell", 0, "output", "0")).tolist()
+    return growth.begins_at(Name("cell", 0, "output", "0")).tolist()
 
 
 @pytest.mark.parametrize("columns", [128, 256, 512, 4096])
