@@ -227,14 +227,9 @@ class Weight:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        shown = by_fields(self)
-        if self.in_flight is None:
-            del shown["in_flight"]
-        if not self.lacks:
-            del shown["lacks"]
-        if self.moved is None:
-            del shown["moved"]
-        return shown
+        optional = {"in_flight", "lacks", "moved"}
+        shown = by_fields(self).items()
+        return {name: value for name, value in shown if value or name not in optional}
 
 
 @dataclass(frozen=True, slots=True)

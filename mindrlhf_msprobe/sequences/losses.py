@@ -119,27 +119,26 @@ class Rows:
     def _inside(self, mask: np.ndarray, ids: np.ndarray) -> list[tuple[int, np.ndarray]]:
         """Return responses that stand in rows where the mask begins to select, and their masks."""
         best: list[tuple[int, np.ndarray]] = []
+        known = self._beginnings
+        width = np.dtype(np.int64).itemsize
+        sizes = sorted({len(of) // width for of in known} - {0}, reverse=True)
         for shift in (1,) if ids.shape[1] > mask.shape[1] else (0, 1):
-            found = [
-                one
-                for row, of in zip(mask, np.asarray(ids, np.int64))
-                for one in self._in_row(shifted(row, len(of), shift), of)
-            ]
+            found: list[tuple[int, np.ndarray]] = []
+            for row, of in zip(mask, np.asarray(ids, np.int64)):
+                tokens, end = shifted(row, len(of), shift), 0
+                for start, _ in runs_of(tokens):
+                    if start < end:
+                        continue
+                    held = (known.get(of[start : start + size].tobytes()) for size in sizes)
+                    at = next((one for one in held if one is not None), None)
+                    if at is not None:
+                        own = np.zeros(len(self._ids[at]), bool)
+                        size = shared_length(of[start:], self._ids[at])
+                        own[:size] = tokens[start : start + size]
+                        end = start + size
+                        found.append((at, own))
             best = found if len(found) > len(best) else best
         return best
-
-    def _in_row(self, tokens: np.ndarray, ids: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        sizes = sorted({len(of) // ids.itemsize for of in self._beginnings} - {0}, reverse=True)
-        end = 0
-        for start, _ in runs_of(tokens):
-            held = (self._beginnings.get(ids[start : start + size].tobytes()) for size in sizes)
-            at = next((one for one in held if one is not None), None) if start >= end else None
-            if at is not None:
-                own = np.zeros(len(self._ids[at]), bool)
-                size = shared_length(ids[start:], self._ids[at])
-                own[:size] = tokens[start : start + size]
-                end = start + size
-                yield at, own
 
 
 def shifted(mask: np.ndarray, width: int, shift: int) -> np.ndarray:

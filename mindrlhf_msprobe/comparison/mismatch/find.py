@@ -153,20 +153,21 @@ def _places_of(run: Run, phase: str) -> set[tuple[int, int]]:
     if phase not in run.phases:
         standard = any(phase == known.name for known in KNOWN)  # nobody mistyped that
         hint = "" if standard else nearest_of(phase, run.phases)
-        known, switch = ", ".join(run.phases), _switch_of(run, phase)
-        given = {"run": run.path, "phase": phase, "known": known, "hint": hint, **switch}
+        given: dict[str, Any] = {
+            "run": run.path,
+            "phase": phase,
+            "known": ", ".join(run.phases),
+            "hint": hint,
+        }
+        # Which setting of the run left it out, as far as its configuration says it.
+        config, of = run.config(), next((known for known in KNOWN if known.name == phase), None)
+        if config is not None and of is not None and of.switch is not None:
+            if not getattr(config, of.switch):
+                given["switch"] = of.switch
+            elif of.counts_tokens:
+                given["first"] = config.token_range_start
         raise RunError.saying("mismatch.no_phase", **given)
     return {(s, r) for s, r in run.places if phase in run.phases_at(s, r)}
-
-
-def _switch_of(run: Run, phase: str) -> dict[str, Any]:
-    """Return which setting of a run left a phase out, as far as its configuration says it."""
-    config, of = run.config(), next((known for known in KNOWN if known.name == phase), None)
-    if config is None or of is None or of.switch is None:
-        return {}
-    if not getattr(config, of.switch):
-        return {"switch": of.switch}
-    return {"first": config.token_range_start} if of.counts_tokens else {}
 
 
 def _one(
