@@ -299,12 +299,15 @@ class Walk:
     def _is_shifted(self, mine: Source, theirs: Source, rows: np.ndarray, by: int) -> bool:
         looked_at = 0
         for row in rows.tolist():
-            sequence, position = int(self.tokens.sequence[row]), int(self.tokens.position[row])
-            place = self.place_in_training(sequence, position + by)
-            number = int(self.tokens.call[row])
-            if place is None or place[0] not in theirs.calls:
+            partner = int(self.matched.sequences[int(self.tokens.sequence[row])])
+            position, number = int(self.tokens.position[row]) + by, int(self.tokens.call[row])
+            size = len(self.training.tokens.sequences[partner]) if partner >= 0 else 0
+            if not 0 <= position < size:
                 continue
-            call, at = place
+            # The call and row of the training's token at that position of the same sequence.
+            call, at = (int(of[partner][position]) for of in self.training.tokens.places)
+            if call not in theirs.calls:
+                continue
             there = np.flatnonzero(theirs.rows(call).at == at)
             own = mine.rows(number)
             here = np.flatnonzero(own.at == row - self.tokens.starts[number])
@@ -315,14 +318,6 @@ class Walk:
             if looked_at == _LOOKED_AT:
                 break
         return looked_at > 0
-
-    def place_in_training(self, sequence: int, position: int) -> tuple[int, int] | None:
-        """Return the call and row of the training's token at a position of the same sequence."""
-        partner = int(self.matched.sequences[sequence])
-        if partner < 0 or not 0 <= position < len(self.training.tokens.sequences[partner]):
-            return None
-        call, row = (of[partner] for of in self.training.tokens.places)
-        return (int(call[position]), int(row[position])) if call[position] >= 0 else None
 
     def sources(self, name: Name) -> tuple[Source, Source]:
         """Return where the rows of a value that was measured come from: both networks."""
