@@ -18,7 +18,6 @@ from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, event, status
 from mindrlhf_msprobe.comparison.verdict.history import (
-    History,
     Opened,
     Parameter,
     StepFindings,
@@ -38,20 +37,24 @@ _RUNS = "AB"
 _IS_OTHER = status(Status.DIFFERENT, Status.NON_FINITE)
 
 
-@dataclass(frozen=True)
 class Differing:
     """A parameter that is the first difference of two runs, and what is known of its network.
 
     Attributes:
         role: whose network holds it.
         names: the parameter in each run.
+        step, number: the step of the rank, with what was found of each pair; and its number.
+        phase, opening: where it differs.
+        history: the steps of its rank.
     """
 
-    first: FirstDifference
-    role: str
-    phase: str
-    opening: int
-    names: tuple[Parameter, Parameter]
+    def __init__(
+        self, first: FirstDifference, role: str, names: tuple[Parameter, Parameter]
+    ) -> None:
+        self.first, self.role, self.names = first, role, names
+        self.step, self.history = first.step, first.history
+        self.number = first.step.plan.step
+        self.phase, self.opening = first.called.phase, first.called.opening
 
     @classmethod
     def of(cls, first: FirstDifference) -> Differing | None:
@@ -63,24 +66,7 @@ class Differing:
             return None
         role = first.history.role_of(pair.entry.phase)
         names = parameter_of(pair.a), parameter_of(pair.b)
-        if role is None:
-            return None
-        return cls(first, role, pair.entry.phase, pair.entry.opening, names)
-
-    @property
-    def step(self) -> StepFindings:
-        """The step of the rank, with what was found of each pair."""
-        return self.first.step
-
-    @property
-    def number(self) -> int:
-        """The number of the step."""
-        return self.step.plan.step
-
-    @property
-    def history(self) -> History:
-        """The steps of its rank."""
-        return self.first.history
+        return None if role is None else cls(first, role, names)
 
     def is_discrete(self) -> bool:
         """Return whether it holds integers or bool, which have no gradient."""
