@@ -262,21 +262,16 @@ MAX_CHECKS = 20
 
 
 def check_first(
-    preflight: Preflight,
-    first: FirstDifference,
-    cause: Cause,
-    origin: str | None,
-    sides: tuple[OwnStep, OwnStep],
+    preflight: Preflight, first: FirstDifference, cause: Cause, origin: str | None
 ) -> tuple[CheckFirst, ...]:
     """Return what to check before looking closer at the first difference, the nearest first.
 
     Args:
         cause, origin: what the explanation says of it.
-        sides: its step and rank in each of both runs.
     """
     if cause is Cause.UNREADABLE:
         return ()
-    reached = _Reached(first, cause, origin, sides)
+    reached = _Reached(first, cause, origin)
     found = list(reached.weights(preflight))
     for difference in preflight.differences:
         near = reached.nearness(difference)
@@ -289,21 +284,15 @@ def check_first(
 class _Reached:
     """A finding, and what could have reached it."""
 
-    def __init__(
-        self,
-        first: FirstDifference,
-        cause: Cause,
-        origin: str | None,
-        sides: tuple[OwnStep, OwnStep],
-    ) -> None:
-        finding = first.finding
-        self._cause = cause
-        self._step = finding.step
-        self._key = finding.key
-        self._sides = sides
+    def __init__(self, first: FirstDifference, cause: Cause, origin: str | None) -> None:
+        finding, views = first.finding, first.history.sides
+        self._cause, self._step, self._key = cause, finding.step, finding.key
+        # Its step and rank in each of both runs.
+        a, b = (OwnStep(view.run, *view.own(finding.step, finding.rank)) for view in views)
+        self._sides = a, b
         self._cell = cell_of(first, origin) or None
         self._backward = first.entry is not None and first.entry.direction != "forward"
-        config = sides[0].run.config(sides[0].rank)
+        config = a.run.config(a.rank)
         table = phases_of(config)
         self._phase: Phase | None = table.get(finding.phase or "")
         self._recorded = {

@@ -16,7 +16,6 @@ from mindrlhf_msprobe.comparison.pairing.names import OUTER, ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA, END
 from mindrlhf_msprobe.comparison.preflight.preflight import (
-    OwnStep,
     remark,
     resumed_otherwise,
     without_consequences,
@@ -118,8 +117,7 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
     if cause is Cause.FILE:  # nothing else is known
         return found
     phase = phase_table({}).get(finding.phase or "")
-    a, b = (OwnStep(view.run, *view.own(finding.step, finding.rank)) for view in history.sides)
-    checks = check_first(preflight, first, found.cause, origin, (a, b))
+    checks = check_first(preflight, first, found.cause, origin)
     preflight = without_consequences(preflight, finding.step)
     occasion = occasion_of(first)
     by_name = first.left_out and not first.left_out.all_else
