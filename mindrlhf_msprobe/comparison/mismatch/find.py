@@ -194,7 +194,7 @@ def _one(
             return concluded(*pads_told)
         if own is None and (own := own_padding(*sides)):
             return concluded(*pads, own=own)
-        return _compared(runs, sides, mapping, decode)
+        return _compared(sides, mapping, decode)
 
     one = _with_padding(concluded)
     if shown is not None and one.walk is not None and one.sampled is not None:
@@ -234,18 +234,16 @@ def _with_padding(concluded: Callable[..., _Compared]) -> _Compared:
     )
 
 
-def _compared(
-    runs: Sequence[Run], sides: Sequence[Side], mapping: CellMapping, decode: Decode | None
-) -> _Compared:
+def _compared(sides: Sequence[Side], mapping: CellMapping, decode: Decode | None) -> _Compared:
     """Return what two phases of one step of one rank say."""
     step, rank, phases = sides[0].step, sides[0].rank, (sides[0].phase, sides[1].phase)
     ended = [without_padding(a.tokens, b.tokens) for a, b in permutations(sides)]
     for side, tokens in zip(sides, ended):
         side.tokens = tokens
     walk = Walk(sides[0], sides[1], mapping, decode)
-    sampled = Sampled(runs, step, rank)
-    weights = unlike_weights(walk, runs, phases)
-    walk, moved, is_doubtful = _in_their_order(walk, weights, sampled, decode)
+    sampled = Sampled([side.run for side in sides], step, rank)
+    weights = unlike_weights(walk)
+    walk, moved, is_doubtful = _in_their_order(walk, weights, sampled)
     stages = [*walk.stages.values()]
     conclusion: _Conclusion | None
     if moved is not None and is_doubtful:
@@ -296,7 +294,7 @@ def _compared(
 
 
 def _in_their_order(
-    walk: Walk, weights: Sequence[Weight], sampled: Sampled, decode: Decode | None
+    walk: Walk, weights: Sequence[Weight], sampled: Sampled
 ) -> tuple[Walk, Message | None, bool]:
     """Return a walk whose rows stand behind the tokens that they were computed behind.
 
@@ -310,7 +308,8 @@ def _in_their_order(
     found = reordered(walk, None if parted is None else parted.name, contradicted=contradicted)
     if found is None:
         return walk, None, False
-    again = Walk(replace(walk.rollout, tokens=found.tokens), walk.training, walk.mapping, decode)
+    rollout = replace(walk.rollout, tokens=found.tokens)
+    again = Walk(rollout, walk.training, walk.mapping, walk.decode)
     counts = again.coverage
     if not counts.saved or counts.saved_aligned < counts.saved:
         missing = {"sampled": counts.sampled + found.left} if counts.sampled else {}

@@ -53,6 +53,7 @@ class Walk:
         matched: which rows are the same token.
         coverage: how many of the tokens that there are were aligned.
         mapping: what a user says of names.
+        decode: makes texts of tokens; None without a tokenizer.
         names_of: makes of a cell of either the name that both have.
         weights: the parameters of both.
         stages: every value that was measured, by its name in the training network.
@@ -86,7 +87,7 @@ class Walk:
         self.not_compared: list[tuple[Name, Message]] = []
         self.precision = (Precision(rollout), Precision(training))
         self.tokens = rollout.tokens.rows
-        self._decode = decode
+        self.decode = decode
         numbers = np.array(rollout.tokens.samples or (), np.int64)
         others = np.flatnonzero(numbers < 0)
         numbers[others] = len(rollout.samples) + np.arange(len(others))
@@ -178,8 +179,8 @@ class Walk:
         sequence, position = int(tokens.sequence[row]), int(tokens.position[row])
         ids = self.rollout.tokens.sequences[sequence]
         text = ""
-        if self._decode is not None:
-            text = self._decode(ids[max(0, position + 1 - _SHOWN_TOKENS) : position + 1].tolist())
+        if self.decode is not None:
+            text = self.decode(ids[max(0, position + 1 - _SHOWN_TOKENS) : position + 1].tolist())
         call = int(tokens.call[row])
         role = self.role(row)
         if role == "response" and self.is_at_border(row):

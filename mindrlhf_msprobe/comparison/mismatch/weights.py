@@ -36,7 +36,6 @@ from mindrlhf_msprobe.storage.arrays.npy import (
     roundoff,
 )
 from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, SIGNS, sketch_of
-from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 
 if TYPE_CHECKING:
@@ -439,20 +438,16 @@ def _measured(mine: _Rows, theirs: _Rows) -> tuple[bool, float, str | None] | No
     return same, relative, None if same else rounded_by_extremes(first, others, relative)
 
 
-def unlike_weights(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) -> list[Weight]:
-    """Return the parameters that differ: since when, and whose they still are.
-
-    Args:
-        runs, phases: of the rollout and of the training.
-    """
+def unlike_weights(walk: Walk) -> list[Weight]:
+    """Return the parameters that differ: since when, and whose they still are."""
     unlike, in_flight = _in_flight(walk)
     unlike += [p for p in walk.weights.unequal if p.rollout not in walk.merged]
     since = {pair.rollout: walk.rollout.step for pair in unlike}
     stale: dict[str, int] = {}
     differing = {*since}
-    before = {step for run in runs for step in run.steps if step < walk.rollout.step}
+    both, rank = [(side.run, side.phase) for side in walk.sides], walk.rollout.rank
+    before = {step for run, _ in both for step in run.steps if step < walk.rollout.step}
     for step in sorted(before, reverse=True) if unlike else ():
-        both, rank = [*zip(runs, phases)], walk.rollout.rank
         if not all(phase in run.phases_at(step, rank) for run, phase in both):
             break
         rollout, training = (read_parameters(run, phase, step, rank) for run, phase in both)
