@@ -433,13 +433,12 @@ def changed_between(differing: Differing) -> Culprit | None:
         if last.begin >= here.begin or last.phase == here.phase:
             continue
         own = {history.is_one_network(s, here.phase, last.phase) for s in (0, 1)}
-        # Whether the other network holds another value than the update began with.
-        names = [None if of is None else differing.name_in(of) for of in (update, last)]
-        copied = own == {False} and here.is_update
-        if copied and update is not None and names[0] is not None and names[1] is not None:
-            copied = same(update.weights[names[0]], last.weights[names[1]]) is False
-        else:
-            copied = False
+        copied = False
+        if own == {False} and here.is_update and update is not None:
+            # Whether the other network holds another value than the update began with.
+            began, held = differing.name_in(update), differing.name_in(last)
+            if began is not None and held is not None:
+                copied = same(update.weights[began], last.weights[held]) is False
         changed = _changed_since(differing, last) if copied or own == {True} else None
         if changed is not None:
             details: dict[str, Any] = {"run": changed, "phase": here.phase, "since": last.phase}
