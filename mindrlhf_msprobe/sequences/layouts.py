@@ -96,7 +96,9 @@ def only_layout(
     return chosen
 
 
-def rows_of(values: np.ndarray, layout: Layout, call: TokenCall) -> tuple[np.ndarray, np.ndarray]:
+def rows_by_token(
+    values: np.ndarray, layout: Layout, call: TokenCall
+) -> tuple[np.ndarray, np.ndarray]:
     """Return a tensor with a row for each token, [rows, columns], and which rows of the call.
 
     Args:
@@ -121,10 +123,10 @@ def rows_of(values: np.ndarray, layout: Layout, call: TokenCall) -> tuple[np.nda
     return values.reshape(batch * width, math.prod(values.shape) // max(1, batch * width)), every
 
 
-Form = tuple[int, int, int, int]
+KeyShape = tuple[int, int, int, int]
 
 
-def key_form(shape: tuple[int, ...], batch: int, width: int) -> Form | None:
+def key_form(shape: tuple[int, ...], batch: int, width: int) -> KeyShape | None:
     """Return a shape as [samples, heads, queries, keys]; samples are 1 where all share one.
 
     None where the shape has no axis of queries: [b, h, s, k], [b, s, k], [h, s, k] of one sample

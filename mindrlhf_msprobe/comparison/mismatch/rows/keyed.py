@@ -27,7 +27,7 @@ from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
 )
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.pairing.names import Name
-from mindrlhf_msprobe.sequences.layouts import Form, Queries, key_form
+from mindrlhf_msprobe.sequences.layouts import KeyShape, Queries, key_form
 from mindrlhf_msprobe.sequences.matching import Matched
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 
@@ -75,7 +75,7 @@ class _Keyed:
         return {(form.shape or (0,))[-1] for form in self._value.forms()}
 
     @cached_property
-    def forms(self) -> dict[int, Form]:
+    def forms(self) -> dict[int, KeyShape]:
         """The shape of each call whose columns are known, in their order."""
         found = {number: self.form(number) for number in self.calls}
         return {number: form for number, form in found.items() if form is not None}
@@ -94,11 +94,11 @@ class _Keyed:
         """Return the shape in a call."""
         return self._value.form(number).shape
 
-    def _form(self, number: int) -> Form | None:
+    def _form(self, number: int) -> KeyShape | None:
         call = self.side.tokens.calls[number]
         return key_form(self.shape(number), call.batch, call.width)
 
-    def form(self, number: int) -> Form | None:
+    def form(self, number: int) -> KeyShape | None:
         """Return the shape of a call as `key_form` has it; None where columns are not known."""
         form = self._form(number)
         known = form is not None and self.side.keys.known(number, form[-1])
