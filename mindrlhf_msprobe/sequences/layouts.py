@@ -96,7 +96,7 @@ def only_layout(
     return chosen
 
 
-def rows_by_token(
+def rows_of_tokens(
     values: np.ndarray, layout: Layout, call: TokenCall
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a tensor with a row for each token, [rows, columns], and which rows of the call.

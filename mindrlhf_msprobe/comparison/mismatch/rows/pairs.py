@@ -18,7 +18,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
 from mindrlhf_msprobe.comparison.pairing.names import Name
-from mindrlhf_msprobe.sequences.layouts import Layout, rows_by_token
+from mindrlhf_msprobe.sequences.layouts import Layout, rows_of_tokens
 from mindrlhf_msprobe.sequences.matching import Matched, Partner
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
@@ -322,7 +322,7 @@ class Source:
         assert layout is not None
         record = self.values[part].record(number)
         if not sketched:
-            return Rows(*rows_by_token(record.array(), layout, call))
+            return Rows(*rows_of_tokens(record.array(), layout, call))
         shape = record.leaf.shape or ()
         if record.leaf.sketch is not None:
             made = record.sketch()
@@ -333,8 +333,8 @@ class Source:
             made = sketch_of(elements, bfloat16=bfloat16)
         if not (made.block and made.sums.size):
             raise NotAligned(message("mismatch.no_sums"))
-        values, at = rows_by_token(made.sums.reshape(*shape[:-1], -1), layout, call)
-        prints, _ = rows_by_token(made.fingerprints.reshape(*shape[:-1], 1), layout, call)
+        values, at = rows_of_tokens(made.sums.reshape(*shape[:-1], -1), layout, call)
+        prints, _ = rows_of_tokens(made.fingerprints.reshape(*shape[:-1], 1), layout, call)
         return Rows(values, at, prints)
 
     def _beside(self, parts: Sequence[Rows], sketched: bool) -> Rows:
