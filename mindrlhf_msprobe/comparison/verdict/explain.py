@@ -139,12 +139,6 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
     if beginning is not None:
         why = (*why, *said_of_beginning(beginning))
     metrics = None if first.record.leaf.type == "str" else finding.metrics  # bytes of a text
-    # Where it was called; of key data, the network whose output they are made of.
-    made_of, source = output_before(first), ""
-    frame = frame_of(first, origin if made_of is None else made_of[0].name)
-    if frame is not None:
-        where, _, line = frame.partition("\n")
-        source = ": ".join(filter(None, [where.rstrip(", "), line.strip()]))
     return replace(
         found,
         max_abs_err=metrics.max_abs_err if metrics else None,
@@ -157,7 +151,7 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
         non_finite_in=sides(finding) if finding.status is Status.NON_FINITE else (),
         check_first=checks,
         inside=with_axes(inside(first), first),
-        source=source,
+        source=_source(first, origin),
         **place_of(first, origin),
     )
 
@@ -209,6 +203,19 @@ def _proposed(
         "next_step_estimated": estimated,
         "next_step_whole": whole if size != whole else None,
     }
+
+
+def _source(first: FirstDifference, origin: str | None) -> str:
+    """Return where the origin was called, the line included; "" if that is not known.
+
+    For key data where the network was called whose output they are made of.
+    """
+    made_of = output_before(first)
+    frame = frame_of(first, origin if made_of is None else made_of[0].name)
+    if frame is None:
+        return ""
+    where, _, line = frame.partition("\n")
+    return ": ".join(filter(None, [where.rstrip(", "), line.strip()]))
 
 
 @rule(both_hold, lambda first: bool(first.left_out) and first.finding.key not in PROMPTS)
