@@ -330,7 +330,14 @@ class Sequences:
         Of rows that no loss was given a mask of, where others were, nothing counts.
         """
         at = next(number for number, one in enumerate(of) if one is datum)
-        masks, prompts = self._masks_beside(at, len(of)), self.data.saved(PROMPTS)
+        prompts = self.data.saved(PROMPTS)
+        ids = self._ids[at] if len(self._ids) == len(of) else None
+        masks: Sequence[np.ndarray] = ()
+        if ids is not None and any(mask is not None for mask in self._masks[at]):
+            both = zip(ids, self._masks[at])
+            masks = [np.zeros(len(row), bool) if mask is None else mask for row, mask in both]
+        elif len(saves := self.data.saved(MASK)) == len(of):
+            masks = rows_of(saves[at], "biuf") or ()
         if array.ndim != 2 or len(masks) != len(array) or len({*map(len, masks)}) != 1:
             return None
         width = len(masks[0])
@@ -342,15 +349,6 @@ class Sequences:
                 return None
         found[:, array.shape[1] - width :] = np.stack(masks) != 0
         return found
-
-    def _masks_beside(self, at: int, count: int) -> Sequence[np.ndarray]:
-        """Return the masks of the responses of one of so many saves; empty where there is none."""
-        ids = self._ids[at] if len(self._ids) == count else None
-        if ids is None or all(mask is None for mask in self._masks[at]):
-            saves = self.data.saved(MASK)
-            return (rows_of(saves[at], "biuf") or ()) if len(saves) == count else ()
-        both = zip(ids, self._masks[at])
-        return [np.zeros(len(row), bool) if mask is None else mask for row, mask in both]
 
     def _by_ends(
         self, datum: KeyDatum, array: np.ndarray, of: Sequence[KeyDatum]

@@ -11,7 +11,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
 from mindrlhf_msprobe.sequences.batch import Sample
-from mindrlhf_msprobe.sequences.following import Followed, Piece, follow
+from mindrlhf_msprobe.sequences.following import Piece, follow
 from mindrlhf_msprobe.sequences.inputs import CallInputs, Starts, read_inputs
 from mindrlhf_msprobe.sequences.padding import Padding, as_given
 from mindrlhf_msprobe.sequences.saved import (
@@ -331,8 +331,16 @@ class _Builder:
         for piece in pieces if self._is_merged else ():
             piece.key, piece.stays = piece.thread, True
         followed = follow(self._pieces, self._saved)
-        for sequence in followed:
-            self._put(sequence)
+        for sequence in followed:  # where the saved sample says that its pieces stand
+            number = len(self._sequences)
+            whole = self._saved.all[sequence.sample].tokens[: sequence.size]
+            self._sequences.append(_Sequence(whole.tolist(), len(sequence.pieces[0].tokens)))
+            for piece, (place, count, _) in zip(sequence.pieces, sequence.placed):
+                call = self._calls[piece.call]
+                call.sequence[piece.rows] = call.position[piece.rows] = UNKNOWN
+                call.sequence[piece.rows[:count]] = number
+                call.position[piece.rows[:count]] = place + np.arange(count)
+                self._lost_rows -= piece.lost
         if followed or any(one.open for one in self._sequences):
             self._leave_out_empty()
         held, samples = self._sequences, self._saved.all
@@ -367,18 +375,6 @@ class _Builder:
             {at: one.unsure for at, one in enumerate(held) if one.unsure},
             self._padding.own,
         )
-
-    def _put(self, followed: Followed) -> None:
-        """Put pieces where the saved sample says that they stand."""
-        number = len(self._sequences)
-        whole = self._saved.all[followed.sample].tokens[: followed.size]
-        self._sequences.append(_Sequence(whole.tolist(), len(followed.pieces[0].tokens)))
-        for piece, (at, count, _) in zip(followed.pieces, followed.placed):
-            call = self._calls[piece.call]
-            call.sequence[piece.rows] = call.position[piece.rows] = UNKNOWN
-            call.sequence[piece.rows[:count]] = number
-            call.position[piece.rows[:count]] = at + np.arange(count)
-            self._lost_rows -= piece.lost
 
     def _find_beginnings(self) -> None:
         """Find in what was saved what stands before tokens in blocks that others wrote."""

@@ -219,7 +219,7 @@ def _in_order(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> list[_Thre
             fits = number > 0 and ways[number - 1][upto] and thread.fits(pieces[number - 1])
             row.append(min(2, left + (ways[number - 1][upto] if fits else 0)))
         ways.append(row)
-    several = ways[-1][-1] > 1 and not _are_alike(threads, pieces)
+    several = ways[-1][-1] > 1 and not _are_equal(threads, pieces)
     if several or not ways[-1][-1]:
         return None
     found: list[_Thread] = []
@@ -232,7 +232,7 @@ def _in_order(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> list[_Thre
     return found
 
 
-def _are_alike(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> bool:
+def _are_equal(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> bool:
     """Return whether all threads that each piece may go on with have the same tokens so far."""
     first, last = _earliest(threads, pieces), _earliest(threads[::-1], pieces[::-1])
     if first is None or last is None:

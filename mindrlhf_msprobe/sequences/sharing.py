@@ -177,22 +177,16 @@ class Written:
             return None
         last = able[-1]
         tokens = tokens_of(last)
-        for number, end in self._overwritten(last, table[:count], start, size).items():
+        numbers = [*self._by]
+        for number in numbers[numbers.index(last) + 1 :]:
+            # Up to where a later sequence was written to these blocks.
+            of, end = self._by[number]
+            used = of if size is None else of[: -(-end // size)]
+            at = np.flatnonzero(np.isin(table[:count], used))
+            if not len(at):
+                continue
+            end = start if size is None else min(start, (int(at[-1]) + 1) * size)
             own = tokens_of(number)
             if tokens is None or own is None or own[:end] != tokens[:end]:
                 return None  # it was given to another sample
         return None if tokens is None else tokens[:start]
-
-    def _overwritten(
-        self, by: int, needed: np.ndarray, start: int, size: int | None
-    ) -> dict[int, int]:
-        """Return the sequences that were written to blocks later than one, and up to where."""
-        found = {}
-        numbers = [*self._by]
-        for number in numbers[numbers.index(by) + 1 :]:
-            of, end = self._by[number]
-            used = of if size is None else of[: -(-end // size)]
-            at = np.flatnonzero(np.isin(needed, used))
-            if len(at):
-                found[number] = start if size is None else min(start, (int(at[-1]) + 1) * size)
-        return found
