@@ -104,11 +104,11 @@ def error_begins(first: FirstDifference) -> Birth | None:
     return next((one for one in beginnings if one is not None), None)
 
 
-def said_of_beginning(birth: Birth) -> Messages:
+def said_of_beginning(beginning: Birth) -> Messages:
     """Say where the error begins, and what may be to blame beside the operator."""
     names = ("record", "operator", "cell", "line", "distance", "entered")
-    said = message("explanation.born", **{name: getattr(birth, name) for name in names})
-    return (said, *birth.beside)
+    said = message("explanation.born", **{name: getattr(beginning, name) for name in names})
+    return (said, *beginning.beside)
 
 
 def _begins_in(
