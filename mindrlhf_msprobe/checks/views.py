@@ -21,8 +21,7 @@ from mindrlhf_msprobe.phases import (
     usual_place,
 )
 from mindrlhf_msprobe.sequences.batch import Sequences
-from mindrlhf_msprobe.sequences.settings import Settings
-from mindrlhf_msprobe.sequences.step_data import StepData
+from mindrlhf_msprobe.sequences.step_data import Settings, StepData
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layouts

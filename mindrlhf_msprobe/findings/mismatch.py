@@ -66,7 +66,7 @@ class Stage(Shown):
         born: how many rows are further apart than rounding and what entered explain.
         dtypes: of the rollout's value and of the training's.
         worst: tokens of the rows furthest apart, the worst first.
-        lasting: whether what was born is still there where the cells around it return.
+        lasting: whether the error that began is still there where the cells around it return.
     """
 
     cell: str
@@ -210,6 +210,8 @@ class Weight:
             they differ by; None where it is not, or is not known.
         in_flight: where it differs in some calls of the step alone: from which on, or until which.
         lacks: the adapters of the training network by which it differs, which others hold merged.
+        moved: how its elements stand in other places than the training's, or whose they are; None
+            where they do not.
     """
 
     rollout: str
@@ -221,15 +223,13 @@ class Weight:
     rounded: str | None = None
     in_flight: InFlight | None = None
     lacks: tuple[str, ...] = ()
+    moved: Message | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        shown = by_fields(self)
-        if self.in_flight is None:
-            del shown["in_flight"]
-        if not self.lacks:
-            del shown["lacks"]
-        return shown
+        optional = {"in_flight", "lacks", "moved"}
+        shown = by_fields(self).items()
+        return {name: value for name, value in shown if value or name not in optional}
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ class Mismatch:
         sampled: the sampled tokens whose log-probabilities are furthest apart, the worst first.
         rows, tokens: how many rows were aligned, of how many tokens of the rollout.
         saved_aligned, saved: how many tokens of the saved prompts and responses were aligned, of
-            how many that both phases were asked to record; 0 of 0 where none were saved.
+            how many that both phases were to record; 0 of 0 where none were saved.
         sampled_aligned, sampled_rows: how many rows were aligned whose next token was sampled, of
             how many. Where less than half of them is aligned, nothing is said to agree.
         experts: of each router whose choices both recorded, in causal order.
@@ -315,7 +315,7 @@ class Mismatch:
 
     @property
     def births(self) -> tuple[Stage, ...]:
-        """Where error is born that lasts, in causal order; without the cells around these."""
+        """Where an error begins that lasts, in causal order; without the cells around these."""
         found: list[Stage] = []
         for stage in self.stages:
             if stage.born and stage.lasting and not any(stage.is_around(s.cell) for s in found):
@@ -395,7 +395,7 @@ class ExactPlace:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Whether rollout and training are one computation, in all steps and ranks asked for.
+    """Whether rollout and training are one computation, in all chosen steps and ranks.
 
     Attributes:
         places: by step and rank.
@@ -433,7 +433,7 @@ class Mismatches:
     Attributes:
         runs: the paths of the runs, that of the rollout first; one, if both phases are of one run.
         found: by step and rank.
-        certificate: whether both are one computation; None where it was not asked for.
+        certificate: whether both are one computation; None where none was wanted.
     """
 
     runs: tuple[str, ...]

@@ -39,8 +39,7 @@ from mindrlhf_msprobe.live.process import (
     Uncompared,
 )
 from mindrlhf_msprobe.phases import ROLLOUT_CORR, ROLLOUT_LOG_PROB
-from mindrlhf_msprobe.sequences.settings import Settings
-from mindrlhf_msprobe.sequences.step_data import Unavailable
+from mindrlhf_msprobe.sequences.step_data import Settings, Unavailable
 from mindrlhf_msprobe.storage.arrays.atomic import write_all
 from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.following import FollowedRun

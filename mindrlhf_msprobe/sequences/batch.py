@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import Enum
 from functools import cached_property
 
@@ -30,7 +30,7 @@ from mindrlhf_msprobe.phases import (
     ROLLOUT_TOKENS,
 )
 from mindrlhf_msprobe.sequences.beginnings import run_at_end
-from mindrlhf_msprobe.sequences.losses import Rows, ids_under, masks_of_values
+from mindrlhf_msprobe.sequences.losses import Counted, OldRows, Rows, ids_under, masks_of_values
 from mindrlhf_msprobe.sequences.step_data import (
     OF_UPDATES,
     StepData,
@@ -39,7 +39,6 @@ from mindrlhf_msprobe.sequences.step_data import (
     arrays_of,
     rows_of,
 )
-from mindrlhf_msprobe.sequences.updates import Counted, OldRows
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 
 _LEAST_ENDS = 3  # rows that end with one id: it is then no chance
@@ -58,30 +57,43 @@ class Source(Enum):
     NONE = "none"
 
 
+NO_PROMPT = np.zeros(0, np.int64)
+
+
 @dataclass(frozen=True)
 class Sample:
-    """A response of the batch.
+    """A response as it was saved, and its prompt where that is known.
 
     Attributes:
-        ids: int64 [width], as saved.
-        size: the first tokens that are real for sure; the token that ends the response counts,
-            unless it is the id of padding, too.
-        padding_from: from here on all is padding for sure.
+        prompt: int64 [tokens], without padding; empty where it is not known.
+        ids: int64 [width], the response; behind its end padding, or less than 0.
+        size: the first tokens of the response that are real for sure; the token that ends it
+            counts, unless it is the id of padding, too.
+        filler: the ids of padding that stood before the prompt, int64; the last may be its own
+            first tokens, as where one token begins texts and fills them up.
+        padding_from: from here on all of the response is padding for sure.
         trained: bool [width], which tokens the mask of the loss selects; None where none is saved
             for this row.
         source: what says where the response ends.
     """
 
+    prompt: np.ndarray
     ids: np.ndarray
     size: int
-    padding_from: int
+    filler: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    padding_from: int = 0
     trained: np.ndarray | None = None
     source: Source = Source.NONE
 
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """The tokens that are real for sure."""
-        return tuple(self.ids[: self.size].tolist())
+    @cached_property
+    def response(self) -> np.ndarray:
+        """The tokens of the response that are real for sure, int64."""
+        return self.ids[: self.size]
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """The prompt and the response, int64."""
+        return np.concatenate([self.prompt, self.response])
 
 
 class Sequences:
@@ -171,8 +183,21 @@ class Sequences:
 
     @cached_property
     def _last(self) -> frozenset[int]:
-        """The ids that end a response: configured, or that every padded row ends with."""
-        return self.eos or _last_tokens(self._all_ids, self.pad)
+        """The ids that end a response: configured, or the one that all padded rows end with.
+
+        They end with it before their padding, and so do several rows.
+        """
+        if self.eos or self.pad is None:
+            return self.eos
+        last: Mapping[bool, list[int]] = {True: [], False: []}
+        for ids in self._all_ids:
+            size = len(ids) - run_at_end(ids, self.pad)
+            if size:
+                last[size < len(ids)].append(int(ids[size - 1]))
+        ends = {*last[True]}
+        several = [*last[True], *last[False]]
+        known = len(ends) == 1 and several.count(min(ends)) >= _LEAST_ENDS
+        return frozenset(ends) if known else frozenset()
 
     @cached_property
     def _is_pad_end(self) -> bool:
@@ -213,9 +238,9 @@ class Sequences:
         """Return a row of token ids with its end, int64 [tokens]; ids below 0 are behind it."""
         if (ids < 0).any():
             size = len(ids) - run_at_end(np.sign(ids), FILLED)
-            return Sample(ids, size, size, None, Source.FILLED)
+            return Sample(NO_PROMPT, ids, size, padding_from=size, source=Source.FILLED)
         size, padding_from, source = self._end(ids, None)
-        return Sample(ids, size, padding_from, None, source)
+        return Sample(NO_PROMPT, ids, size, padding_from=padding_from, source=source)
 
     def counted(self, datum: KeyDatum, array: np.ndarray, of: Sequence[KeyDatum]) -> Counted | None:
         """Return which elements of a save by token count; None where nothing says it.
@@ -229,9 +254,19 @@ class Sequences:
         with contextlib.suppress(Unavailable):
             if (found := self._by_rows(datum, array, of)) is not None:
                 return found
-            if (mask := self._mask(datum, array, of)) is not None:
+            # The mask that was given to its own loss or saved beside it; that of the responses; or
+            # one that losses were given with old log-probabilities that are those of the rows.
+            mask = self.data.beside(datum, array, of, MASK)
+            if mask is None:
+                mask = self._mask_of_responses(datum, array, of)
+            if mask is None and datum.key not in OF_UPDATES:
+                names = REF_LOG_PROB if datum.key in REF_LOG_PROB else OLD_LOG_PROB
+                is_own = datum.key in names
+                own = array if is_own else self.data.in_shape_of(datum, array, of, names)
+                mask = None if own is None else masks_of_values(self.data, own, names)
+            if mask is not None:
                 return Counted(np.asarray(mask != 0))
-            tokens = self.data.alike(datum, array, of, ROLLOUT_TOKENS)
+            tokens = self.data.in_shape_of(datum, array, of, ROLLOUT_TOKENS)
             if tokens is not None:
                 return Counted(np.asarray(tokens >= 0))
             masks = self.data.saved(MASK)
@@ -240,24 +275,6 @@ class Sequences:
                 if mask.shape == array.shape:
                     return Counted(np.asarray(mask != 0), (message("trend.mask_in_order"),))
         return self._by_ends(datum, array, of)
-
-    def _mask(
-        self, datum: KeyDatum, array: np.ndarray, of: Sequence[KeyDatum]
-    ) -> np.ndarray | None:
-        """Return the mask of the rows of a save; None where none is of them for sure.
-
-        It was given to their own loss or saved beside them; is that of the responses; or losses
-        were given it with old log-probabilities that are those of the rows.
-        """
-        data = self.data
-        mask = data.beside(datum, array, of, MASK)
-        if mask is None:
-            mask = self._mask_of_responses(datum, array, of)
-        if mask is None and datum.key not in OF_UPDATES:
-            names = REF_LOG_PROB if datum.key in REF_LOG_PROB else OLD_LOG_PROB
-            own = array if datum.key in names else data.alike(datum, array, of, names)
-            mask = None if own is None else masks_of_values(data, own, names)
-        return mask
 
     @cached_property
     def old_rows(self) -> OldRows:
@@ -313,27 +330,25 @@ class Sequences:
         Of rows that no loss was given a mask of, where others were, nothing counts.
         """
         at = next(number for number, one in enumerate(of) if one is datum)
-        masks, prompts = self._masks_beside(at, len(of)), self.data.saved(PROMPTS)
+        prompts = self.data.saved(PROMPTS)
+        ids = self._ids[at] if len(self._ids) == len(of) else None
+        masks: Sequence[np.ndarray] = ()
+        if ids is not None and any(mask is not None for mask in self._masks[at]):
+            both = zip(ids, self._masks[at])
+            masks = [np.zeros(len(row), bool) if mask is None else mask for row, mask in both]
+        elif len(saves := self.data.saved(MASK)) == len(of):
+            masks = rows_of(saves[at], "biuf") or ()
         if array.ndim != 2 or len(masks) != len(array) or len({*map(len, masks)}) != 1:
             return None
         width = len(masks[0])
         found = np.zeros(array.shape, bool)
         if array.shape[1] != width:
-            asked = rows_of(prompts[at], "biuf") if len(prompts) == len(of) else None
-            whole = {len(row) + width for row in asked or ()}
+            given = rows_of(prompts[at], "biuf") if len(prompts) == len(of) else None
+            whole = {len(row) + width for row in given or ()}
             if len(whole) != 1 or whole.pop() - array.shape[1] not in (0, 1):
                 return None
         found[:, array.shape[1] - width :] = np.stack(masks) != 0
         return found
-
-    def _masks_beside(self, at: int, count: int) -> Sequence[np.ndarray]:
-        """Return the masks of the responses of one of so many saves; empty where there is none."""
-        ids = self._ids[at] if len(self._ids) == count else None
-        if ids is None or all(mask is None for mask in self._masks[at]):
-            saves = self.data.saved(MASK)
-            return (rows_of(saves[at], "biuf") or ()) if len(saves) == count else ()
-        both = zip(ids, self._masks[at])
-        return [np.zeros(len(row), bool) if mask is None else mask for row, mask in both]
 
     def _by_ends(
         self, datum: KeyDatum, array: np.ndarray, of: Sequence[KeyDatum]
@@ -360,10 +375,10 @@ class Sequences:
             at: the number of the save.
         """
         prompts, rows = self.data.saved(PROMPTS), self._ids[at]
-        asked = rows_of(prompts[at]) if len(prompts) == len(self._ids) else None
-        if asked is None or rows is None or not len(asked) == len(rows) == len(masks):
+        given = rows_of(prompts[at]) if len(prompts) == len(self._ids) else None
+        if given is None or rows is None or not len(given) == len(rows) == len(masks):
             return None
-        whole = [np.concatenate(both).astype(np.int64) for both in zip(asked, rows)]
+        whole = [np.concatenate(both).astype(np.int64) for both in zip(given, rows)]
         more = {len(ids) - len(mask) for ids, mask in zip(whole, masks)}
         fits = len({*map(len, masks)}) == len(more) == 1 and more <= {0, 1}
         return np.stack(whole) if fits else None
@@ -380,7 +395,14 @@ class Sequences:
             else:
                 length = None if lengths is None else lengths[number]
                 size, padding_from, source = self._end(ids, length)
-            yield Sample(ids, size, padding_from, masks[number], source)
+            yield Sample(
+                NO_PROMPT,
+                ids,
+                size,
+                padding_from=padding_from,
+                trained=masks[number],
+                source=source,
+            )
 
     def _end(self, ids: np.ndarray, length: int | None) -> tuple[int, int, Source]:
         """Return how many tokens are real for sure, from where on all are padding, and why."""
@@ -422,7 +444,9 @@ class Sequences:
             if names is LENGTHS:
                 found = [int(one) for row in held for one in row.tolist()]
             else:
-                found = [_last_of(seen, len(ids)) for seen, ids in zip(held, rows)]
+                # How many of a row's last columns stand before the end of its attention mask.
+                own = [seen[max(0, len(seen) - len(ids)) :] for seen, ids in zip(held, rows)]
+                found = [len(seen) - run_at_end(seen != 0, False) for seen in own]
             if len(found) == len(rows) and all(0 <= n <= len(r) for n, r in zip(found, rows)):
                 return found
         return None
@@ -440,9 +464,9 @@ class Sequences:
         """Yield rows of attention masks, saved or given to losses, and the ids of their tokens."""
         saves = self.data.saved(ATTENTION_MASK), self.data.saved(PROMPTS), self.responses
         for mask, prompts, responses in zip(*saves) if len({*map(len, saves)}) == 1 else ():
-            asked, answered = rows_of(prompts), rows_of(responses)
-            if asked is not None and answered is not None:
-                whole = (np.concatenate(both) for both in zip(asked, answered))
+            prompt_rows, answered = rows_of(prompts), rows_of(responses)
+            if prompt_rows is not None and answered is not None:
+                whole = (np.concatenate(both) for both in zip(prompt_rows, answered))
                 yield from zip(rows_of(mask, "biuf") or (), whole)
         for datum in self.data.saved((LOSS_INPUTS,)):
             inputs = arrays_of(datum)
@@ -461,12 +485,6 @@ def has_hole(selects: np.ndarray, ids: np.ndarray, pad: int | None) -> bool:
     inside = slice(int(chosen[0]), int(chosen[-1]))
     left = ~selects[inside]
     return bool((left & (ids[inside] != pad)).any()) if pad is not None else bool(left.any())
-
-
-def _last_of(seen: np.ndarray, width: int) -> int:
-    """Return how many of a row's last columns stand before the end of an attention mask."""
-    own = np.flatnonzero(seen[max(0, len(seen) - width) :] != 0)
-    return int(own[-1]) + 1 if len(own) else 0
 
 
 def _pad_by_eos(rows: Sequence[np.ndarray], eos: frozenset[int]) -> int | None:
@@ -502,18 +520,3 @@ def _pad_by_masks(
             return None
         found.add(fill)
     return found.pop() if len(found) == 1 else None
-
-
-def _last_tokens(rows: Sequence[np.ndarray], pad: int | None) -> frozenset[int]:
-    """Return the id that every padded row ends with before its padding, if several rows do."""
-    if pad is None:
-        return frozenset()
-    last: Mapping[bool, list[int]] = {True: [], False: []}
-    for ids in rows:
-        size = len(ids) - run_at_end(ids, pad)
-        if size:
-            last[size < len(ids)].append(int(ids[size - 1]))
-    ends = {*last[True]}
-    several = [*last[True], *last[False]]
-    known = len(ends) == 1 and several.count(min(ends)) >= _LEAST_ENDS
-    return frozenset(ends) if known else frozenset()

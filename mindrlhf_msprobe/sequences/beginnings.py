@@ -1,4 +1,4 @@
-"""Sequences of tokens that begin alike."""
+"""Sequences of tokens that begin with the same ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def longest_common(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return for each sequence the one that begins with the most of its tokens, and how many.
 
-    Of several alike each has one of its own as far as there are as many, the shortest first.
+    Of several that share as many, each has one of its own as far as there are as many, the shortest
+    first.
 
     Returns:
         int64 [of mine], the number of the other one, -1 without one; and how many tokens both begin
@@ -48,13 +49,13 @@ def longest_common(
         most = max(shared_length(sequence, other[i]) for i in beside)
         if not most:
             continue
-        alike = []  # all that share as many tokens; they stand together around the place
+        equals = []  # all that share as many tokens; they stand together around the place
         for steps in (range(place - 1, -1, -1), range(place, len(order))):
             for i in steps:
                 if shared_length(sequence, other[order[i]]) < most:
                     break
-                alike.append(order[i])
-        partner[number] = min(alike, key=lambda i: (used[i], len(other[i]), i))
+                equals.append(order[i])
+        partner[number] = min(equals, key=lambda i: (used[i], len(other[i]), i))
         used[partner[number]] += 1
         common[number] = most
     return partner, common

@@ -10,12 +10,12 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
-from mindrlhf_msprobe.sequences.following import Followed, Piece, follow
+from mindrlhf_msprobe.sequences.batch import Sample
+from mindrlhf_msprobe.sequences.following import Piece, follow
 from mindrlhf_msprobe.sequences.inputs import CallInputs, Starts, read_inputs
 from mindrlhf_msprobe.sequences.padding import Padding, as_given
 from mindrlhf_msprobe.sequences.saved import (
     Beginning,
-    SavedSample,
     SavedSamples,
     of_saved,
     prompt_sizes,
@@ -84,7 +84,7 @@ class PhaseTokens:
         notes: what could not be read as sequences of tokens.
         pad: the token id of padding; a sequence may end with it.
         begun: how many tokens of each sequence the call that began it was given, or its prompt has;
-            0 of one that goes on otherwise behind the tokens of another.
+            0 of one that goes on with other tokens behind the tokens of another.
         block: how many tokens a block of the paged cache holds; None where nothing says it.
         samples: the saved prompt and response, by number, that each sequence is; -1 of others.
         ends: how many tokens each sequence has, up to the end of that response.
@@ -181,7 +181,7 @@ def read_tokens(
     entries: Sequence[Entry],
     given: Sequence[tuple[int, CallInputs]] = (),
     pad: int | None = None,
-    samples: Sequence[SavedSample] = (),
+    samples: Sequence[Sample] = (),
 ) -> PhaseTokens:
     """Return the tokens that went through a phase.
 
@@ -300,7 +300,7 @@ class _Builder:
         samples: prompts and responses of the step.
     """
 
-    def __init__(self, pad: int | None, samples: Sequence[SavedSample] = ()) -> None:
+    def __init__(self, pad: int | None, samples: Sequence[Sample] = ()) -> None:
         self._pad, self._saved = pad, SavedSamples(samples)
         self._padding = Padding(pad, self._saved)
         self._lost_rows = 0
@@ -331,8 +331,16 @@ class _Builder:
         for piece in pieces if self._is_merged else ():
             piece.key, piece.stays = piece.thread, True
         followed = follow(self._pieces, self._saved)
-        for sequence in followed:
-            self._put(sequence)
+        for sequence in followed:  # where the saved sample says that its pieces stand
+            number = len(self._sequences)
+            whole = self._saved.all[sequence.sample].tokens[: sequence.size]
+            self._sequences.append(_Sequence(whole.tolist(), len(sequence.pieces[0].tokens)))
+            for piece, (place, count, _) in zip(sequence.pieces, sequence.placed):
+                call = self._calls[piece.call]
+                call.sequence[piece.rows] = call.position[piece.rows] = UNKNOWN
+                call.sequence[piece.rows[:count]] = number
+                call.position[piece.rows[:count]] = place + np.arange(count)
+                self._lost_rows -= piece.lost
         if followed or any(one.open for one in self._sequences):
             self._leave_out_empty()
         held, samples = self._sequences, self._saved.all
@@ -367,18 +375,6 @@ class _Builder:
             {at: one.unsure for at, one in enumerate(held) if one.unsure},
             self._padding.own,
         )
-
-    def _put(self, followed: Followed) -> None:
-        """Put pieces where the saved sample says that they stand."""
-        number = len(self._sequences)
-        whole = self._saved.all[followed.sample].tokens[: followed.size]
-        self._sequences.append(_Sequence(whole.tolist(), len(followed.pieces[0].tokens)))
-        for piece, (at, count, _) in zip(followed.pieces, followed.placed):
-            call = self._calls[piece.call]
-            call.sequence[piece.rows] = call.position[piece.rows] = UNKNOWN
-            call.sequence[piece.rows[:count]] = number
-            call.position[piece.rows[:count]] = at + np.arange(count)
-            self._lost_rows -= piece.lost
 
     def _find_beginnings(self) -> None:
         """Find in what was saved what stands before tokens in blocks that others wrote."""
@@ -438,7 +434,7 @@ class _Builder:
         elif not (
             inputs.blocks is not None
             or inputs.parents is not None
-            or self._go_on_elsewhere(call, before)
+            or self._go_on_in_other_places(call, before)
         ):
             self._lose_samples(call)
         self._keys = self._keys_of(call)[: len(call.samples)]
@@ -521,7 +517,7 @@ class _Builder:
             self._lose(inputs.ids.reshape(-1))
         return samples or []
 
-    def _go_on_elsewhere(self, call: _Call, before: int | None) -> bool:
+    def _go_on_in_other_places(self, call: _Call, before: int | None) -> bool:
         """Put the sequences into the places in which they go on, where these are not their own.
 
         Args:
@@ -580,7 +576,7 @@ class _Builder:
         if lost:
             self._note(self._unknown_samples(call, len(lost)))
         self._is_merged = True
-        if is_known:  # of the others nothing says that they are elsewhere
+        if is_known:  # of the others nothing says that they stand in other places
             lost -= {*here}
             kept |= {key: slot for key, slot in here.items() if key not in new}
         kept |= {key: slot for key, (slot, _) in found.items()}
@@ -712,7 +708,7 @@ class _Builder:
         number, tokens = slot.sequence, piece.tokens.tolist()
         if at == have:
             slot.tokens += tokens
-        elif slot.tokens[at : at + len(tokens)] != tokens:  # it goes on otherwise
+        elif slot.tokens[at : at + len(tokens)] != tokens:  # it goes on with other tokens
             number = self._begin(key, slot.tokens[:at], tokens, slot.shift)
         if sequence.open is None:
             return number, at
@@ -737,7 +733,8 @@ class _Builder:
                 return self._begin(key, before, tokens, 0, begun, shares=True), start
         is_first = call.entry.call == 0 and not call.one_each
         inside = self._saved.before(tokens, start) is not None
-        begins = table is None or self._saved.begin_with(tokens)
+        wholes = (sample.tokens for sample in self._saved.all)
+        begins = table is None or any(of[: len(tokens)].tolist() == tokens for of in wholes)
         if is_first and not inside and begins:
             return self._anew(piece)  # padding before them may count
         if table is None and not self._saved.all:
@@ -839,7 +836,7 @@ class _Builder:
         return count
 
     def _note(self, note: Message, piece: Piece | None = None) -> None:
-        """Take note of something, or of something about a piece: unless that is found otherwise."""
+        """Take note of something, or of something about a piece: unless that is found later."""
         self._notes.setdefault(note, []).extend([] if piece is None else [piece])
 
 

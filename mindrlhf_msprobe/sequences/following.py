@@ -154,7 +154,7 @@ def follow(calls: Sequence[Sequence[Piece]], saved: SavedSamples) -> list[Follow
     if not all(map(threads.add, calls)):
         return []
     found: list[Followed] = []
-    used: dict[int, int] = {}  # of several samples alike each sequence has one of its own
+    used: dict[int, int] = {}  # of several equal samples each sequence has one of its own
     for thread in threads.found:
         able = [guess for guess in thread.guesses if guess.have >= guess.prompt]
         if able:
@@ -219,7 +219,7 @@ def _in_order(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> list[_Thre
             fits = number > 0 and ways[number - 1][upto] and thread.fits(pieces[number - 1])
             row.append(min(2, left + (ways[number - 1][upto] if fits else 0)))
         ways.append(row)
-    several = ways[-1][-1] > 1 and not _are_alike(threads, pieces)
+    several = ways[-1][-1] > 1 and not _are_equal(threads, pieces)
     if several or not ways[-1][-1]:
         return None
     found: list[_Thread] = []
@@ -232,7 +232,7 @@ def _in_order(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> list[_Thre
     return found
 
 
-def _are_alike(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> bool:
+def _are_equal(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> bool:
     """Return whether all threads that each piece may go on with have the same tokens so far."""
     first, last = _earliest(threads, pieces), _earliest(threads[::-1], pieces[::-1])
     if first is None or last is None:

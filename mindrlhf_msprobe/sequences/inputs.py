@@ -91,7 +91,7 @@ def token_ids(entry: Entry) -> Record | None:
 
 
 class Starts:
-    """Says which outermost entries begin a call, and with what; asked in the order of time.
+    """Says which outermost entries begin a call, and with what; called in the order of time.
 
     Args:
         given: what the trainer said by `phase.tokens`, each with its place in time; where it said
@@ -100,12 +100,12 @@ class Starts:
 
     def __init__(self, given: Sequence[tuple[int, CallInputs]] = ()) -> None:
         self._given = sorted(given, key=lambda item: item[0])
-        self._asked = bool(given)
+        self._is_told = bool(given)
         self._next = 0
 
     def at(self, entry: Entry) -> CallInputs | Record | None:
         """Return what a call is given that begins with this entry; None: it begins none."""
-        if not self._asked:
+        if not self._is_told:
             return token_ids(entry)
         found = None
         while self._next < len(self._given) and self._given[self._next][0] < entry.seq:

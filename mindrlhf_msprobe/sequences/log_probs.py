@@ -32,10 +32,9 @@ from mindrlhf_msprobe.phases import (
 )
 from mindrlhf_msprobe.sequences import step_data
 from mindrlhf_msprobe.sequences.batch import Sequences
-from mindrlhf_msprobe.sequences.losses import runs_of
+from mindrlhf_msprobe.sequences.losses import Counted, before_zeros, runs_of
 from mindrlhf_msprobe.sequences.masks import Responses
 from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable, array_of, arrays_of
-from mindrlhf_msprobe.sequences.updates import Counted, before_zeros
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 
 #: What a loss calls the tokens it is given, prompts and responses.
@@ -78,9 +77,9 @@ def rollout_rows(sequences: Sequences) -> list[RolloutRows]:
         raise Unavailable(message("trend.no_key", names=[ROLLOUT_LOG_PROB[0]]))
     found: list[RolloutRows] = []
     arrays = [array_of(datum) for datum in saves]
-    alike = [data.alike(d, a, saves, OLD_LOG_PROB) for d, a in zip(saves, arrays)]
-    left_out = [message("trend.saves_left_out")] if any(one is None for one in alike) else []
-    for datum, array, training in zip(saves, arrays, alike):
+    trained = [data.in_shape_of(d, a, saves, OLD_LOG_PROB) for d, a in zip(saves, arrays)]
+    left_out = [message("trend.saves_left_out")] if any(one is None for one in trained) else []
+    for datum, array, training in zip(saves, arrays, trained):
         if training is None:
             continue
         counted = sequences.counted(datum, array, saves)
@@ -89,7 +88,15 @@ def rollout_rows(sequences: Sequences) -> list[RolloutRows]:
             counted = Counted(before_zeros(array), (message("trend.mask_of_rollout"),))
         mask, notes = (None, ()) if counted is None else (counted.mask, counted.notes)
         rows = RolloutRows(datum, array, training, mask, (*notes, *left_out))
-        found.append(_of_same_tokens(rows, data, saves))
+        # Token ids in the shape of the log-probabilities, as they were sampled, then as trained.
+        tables = []
+        for names in (ROLLOUT_TOKENS, OLD_TOKENS, RESPONSES):
+            with contextlib.suppress(Unavailable):  # texts
+                table = data.in_shape_of(datum, array, saves, names)
+                if table is not None and table.dtype.kind in "iu":
+                    tables.append(table)
+        known = len(tables) > 1 and array.ndim == 2
+        found.append(_before_other_ids(rows, *tables[:2]) if known else rows)
     if not found and (by_tokens := _by_tokens(sequences, saves)) is not None:
         found.append(by_tokens)
     if not found and (by_prefix := _of_other_widths(data, saves)) is not None:
@@ -102,23 +109,6 @@ def rollout_rows(sequences: Sequences) -> list[RolloutRows]:
         keys = {"key": saves[0].key, "other": old[0].key}
         raise Unavailable(message("trend.rows_unknown", **keys, **counts, **shapes))
     return found
-
-
-def _of_same_tokens(rows: RolloutRows, data: StepData, saves: Sequence[KeyDatum]) -> RolloutRows:
-    """Return rows without the tokens from the first sampled id on that is not the trained one.
-
-    Args:
-        saves: of the rollout's log-probabilities.
-    """
-    tables = []
-    for names in (ROLLOUT_TOKENS, OLD_TOKENS, RESPONSES):
-        with contextlib.suppress(Unavailable):  # texts
-            table = data.alike(rows.datum, rows.rollout, saves, names)
-            if table is not None and table.dtype.kind in "iu":
-                tables.append(table)
-    if len(tables) < 2 or rows.rollout.ndim != 2:
-        return rows
-    return _before_other_ids(rows, tables[0], tables[1])
 
 
 def _before_other_ids(rows: RolloutRows, sampled: np.ndarray, trained: np.ndarray) -> RolloutRows:
@@ -276,10 +266,10 @@ def _given(datum: KeyDatum, finder: _Finder) -> Iterator[tuple[int, np.ndarray, 
         at = before = 0
         while at < len(runs):
             start = runs[at][0]
-            asked = ids[before : start + shift]
+            ahead = ids[before : start + shift]
             spans = ((n, end) for n, (_, end) in enumerate(runs[at:], start=at))
             taken = (
-                (n, end, finder.take(ids[start + shift : end + shift], asked)) for n, end in spans
+                (n, end, finder.take(ids[start + shift : end + shift], ahead)) for n, end in spans
             )
             found = next((one for one in taken if one[2] is not None), None)
             if found is not None:

@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.sequences.batch import Sample
 from mindrlhf_msprobe.sequences.beginnings import longest_common, prefix_names, run_at_end
 from mindrlhf_msprobe.sequences.calls import UNKNOWN, PhaseTokens
-from mindrlhf_msprobe.sequences.saved import SavedSample
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Matched:
 def match(mine: PhaseTokens, other: PhaseTokens) -> Matched:
     """Find the rows of `mine` in `other`: the same token behind the same tokens.
 
-    A sequence goes with the one that it shares the most first tokens with; of several alike, each
+    A sequence goes with the one that it shares the most first tokens with; of several such, each
     with one of its own as far as there are as many. All rows of what they share are partners, but
     for those behind the end of a response in either.
     """
@@ -109,26 +109,26 @@ def without_padding(mine: PhaseTokens, other: PhaseTokens) -> PhaseTokens:
     """
     partners, common = longest_common(mine.sequences, other.sequences)
     ends = mine.last.tolist()
-    for number, (partner, alike) in enumerate(zip(partners.tolist(), common.tolist())):
+    for number, (partner, shared) in enumerate(zip(partners.tolist(), common.tolist())):
         if partner < 0 or (mine.samples and mine.samples[number] >= 0):
             continue
         tokens, theirs = mine.sequences[number], other.sequences[partner]
         theirs = theirs[: int(other.last[partner])]
-        if _end_alike(tokens, theirs, alike, mine.pad) or _end_alike(
-            theirs, tokens, alike, other.pad
+        if _end_together(tokens, theirs, shared, mine.pad) or _end_together(
+            theirs, tokens, shared, other.pad
         ):
             # Before the padding that they end with; all of them if all are padding.
-            padding = 0 if mine.pad is None else run_at_end(tokens[:alike], mine.pad)
-            ends[number] = alike - padding or alike
+            padding = 0 if mine.pad is None else run_at_end(tokens[:shared], mine.pad)
+            ends[number] = shared - padding or shared
     return mine if ends == mine.last.tolist() else replace(mine, ends=tuple(ends))
 
 
-def _end_alike(one: np.ndarray, other: np.ndarray, alike: int, pad: int | None) -> bool:
+def _end_together(one: np.ndarray, other: np.ndarray, shared: int, pad: int | None) -> bool:
     """Return whether one sequence goes on with padding, and so does another, or behind a token."""
-    if not goes_on_with_padding(one, alike, pad):
+    if not goes_on_with_padding(one, shared, pad):
         return False
-    is_id = alike < len(one) and int(one[alike]) == pad
-    return goes_on_with_padding(other, alike + (is_id and alike < len(other)), pad)
+    is_id = shared < len(one) and int(one[shared]) == pad
+    return goes_on_with_padding(other, shared + (is_id and shared < len(other)), pad)
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def coverage(
     rollout: PhaseTokens,
     training: PhaseTokens,
     matched: Matched,
-    samples: Sequence[SavedSample] = (),
+    samples: Sequence[Sample] = (),
     window: tuple[int, float] = (0, np.inf),
 ) -> Coverage:
     """Count the tokens of a rollout that have a row in the training.
@@ -180,11 +180,19 @@ def coverage(
     Args:
         matched: of both phases.
         samples: prompts and responses of the step.
-        window: the first and the last token that were asked for: 0 is the call with the prompts, n
-            the one that is given the response's n-th token.
+        window: the first and the last token that were to be recorded: 0 is the call with the
+            prompts, n the one that is given the response's n-th token.
     """
     rows, count = matched.rows, rollout.count
-    sampled = _sampled(rollout, matched)
+    # How many rows whose next token was sampled are aligned, and of how many. Of a phase that was
+    # given whole samples, of which nothing says where a response begins, all rows count.
+    known = rollout.within(rollout.rows)
+    begun = np.array([*rollout.begun, *[0] * (len(rollout.sequences) - len(rollout.begun))])
+    behind = rollout.rows.position[known] - begun[rollout.rows.sequence[known]]
+    if rollout.lost or bool((behind >= 0).any()):
+        known = known[behind >= -1]
+    partner = np.concatenate([np.zeros(0, np.int64), *(of.row for of in matched.partners)])
+    sampled = int((partner[known] >= 0).sum()), len(known) + rollout.lost
     there = [prefix_names(tokens) for side in (rollout, training) for tokens in side.sequences]
     given = np.unique(np.concatenate([np.zeros(0, np.uint64), *there]))
     aligned = np.unique(aligned_names(rollout, matched))
@@ -195,33 +203,17 @@ def coverage(
         if not size or not np.isin(names[size - 1], given):
             continue
         generated = np.maximum(np.arange(len(names)) - size + 1, 0)
-        asked = (window[0] <= generated) & (generated <= window[1])
-        asked[-1] &= len(names) == size
-        found += int(np.isin(names[asked], aligned).sum())
-        wanted += int(asked.sum())
-        asked[: size - 1] = False
-        asked[-1] &= len(names) == size  # behind the last token none was sampled
-        found_next += int(np.isin(names[asked], aligned).sum())
-        wanted_next += int(asked.sum())
+        wanted_rows = (window[0] <= generated) & (generated <= window[1])
+        wanted_rows[-1] &= len(names) == size
+        found += int(np.isin(names[wanted_rows], aligned).sum())
+        wanted += int(wanted_rows.sum())
+        wanted_rows[: size - 1] = False
+        wanted_rows[-1] &= len(names) == size  # behind the last token none was sampled
+        found_next += int(np.isin(names[wanted_rows], aligned).sum())
+        wanted_next += int(wanted_rows.sum())
     if wanted_next and found_next * sampled[1] <= sampled[0] * wanted_next:
         sampled = found_next, wanted_next
     return Coverage(rows, count, found, wanted, *sampled)
-
-
-def _sampled(rollout: PhaseTokens, matched: Matched) -> tuple[int, int]:
-    """Return how many rows of a rollout whose next token was sampled are aligned, and of how many.
-
-    Of a phase that was given whole samples, of which nothing says where a response begins, all rows
-    count.
-    """
-    rows = rollout.rows
-    known = rollout.within(rows)
-    begun = np.array([*rollout.begun, *[0] * (len(rollout.sequences) - len(rollout.begun))])
-    behind = rows.position[known] - begun[rows.sequence[known]]
-    if rollout.lost or bool((behind >= 0).any()):
-        known = known[behind >= -1]
-    partner = np.concatenate([np.zeros(0, np.int64), *(of.row for of in matched.partners)])
-    return int((partner[known] >= 0).sum()), len(known) + rollout.lost
 
 
 def aligned_names(rollout: PhaseTokens, matched: Matched) -> np.ndarray:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mindrlhf_msprobe.sequences.batch import Sample
 from mindrlhf_msprobe.sequences.beginnings import run_at_start, shared_length
 from mindrlhf_msprobe.sequences.inputs import CallInputs
-from mindrlhf_msprobe.sequences.saved import SavedSample, SavedSamples
+from mindrlhf_msprobe.sequences.saved import SavedSamples
 
 
 class Padding:
@@ -38,7 +39,7 @@ class Padding:
         self.fillers: set[int] = set()
         self.is_unsure = False
         self.own: dict[bytes, tuple[int | None, int | None]] = {}
-        self._filled: dict[int, list[SavedSample]] = {}
+        self._filled: dict[int, list[Sample]] = {}
         for sample in saved.all:
             if len(sample.filler) and len(sample.prompt):
                 self._filled.setdefault(int(sample.prompt[0]), []).append(sample)
@@ -135,26 +136,15 @@ def as_given(inputs: CallInputs, pad: int | None) -> np.ndarray | None:
         return _by_lengths(lengths, inputs.positions, inputs.ids)
     found = every if inputs.positions is None else _by_positions(inputs.positions, inputs.ids, pad)
     if found.all() and (sees := inputs.sees) is not None:
-        found = _by_square(sees, inputs.ids)
+        # What follows columns of one id that no token behind them sees.
+        seen = np.any(sees & np.tril(np.ones((width, width), bool), -1), axis=1)
+        first = np.where(seen.any(axis=1), seen.argmax(axis=1), 0)
+        found = np.arange(width) >= np.broadcast_to(first, batch)[:, None]
+        for row, mine in zip(inputs.ids, found):
+            mine |= bool((row[~mine] != row[0]).any())
     if inputs.positions is None and found.all() and pad is not None:
         return np.logical_or.accumulate(inputs.ids != pad, axis=1)
     return found
-
-
-def _by_square(sees: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Return what follows columns of one id that no token behind them sees, bool [batch, width].
-
-    Args:
-        sees: bool [batch or 1, width, width], which columns each token sees.
-    """
-    width = ids.shape[1]
-    later = np.tril(np.ones((width, width), bool), -1)
-    seen = np.any(sees & later, axis=1)
-    first = np.where(seen.any(axis=1), seen.argmax(axis=1), 0)
-    valid = np.arange(width) >= np.broadcast_to(first, len(ids))[:, None]
-    for row, mine in zip(ids, valid):
-        mine |= bool((row[~mine] != row[0]).any())
-    return valid
 
 
 def _by_positions(positions: np.ndarray, ids: np.ndarray, pad: int | None) -> np.ndarray:

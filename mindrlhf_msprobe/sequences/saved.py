@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
-from functools import cached_property
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -20,7 +19,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import MASK, PROMPTS, RESPONSES
-from mindrlhf_msprobe.sequences.batch import FILLED
+from mindrlhf_msprobe.sequences.batch import FILLED, Sample
 from mindrlhf_msprobe.sequences.beginnings import (
     holds,
     longest_common,
@@ -39,35 +38,6 @@ _Key = tuple[bytes, bytes]
 Call = tuple[CallInputs, Entry, "Sequence[Beginning | None] | None"]
 
 
-@dataclass(frozen=True)
-class SavedSample:
-    """A prompt and its response as they were saved.
-
-    Attributes:
-        prompt: int64 [tokens], without padding.
-        response: int64 [tokens]; behind its end padding, or less than 0.
-        size: how many tokens the response has; None: all that are not less than 0.
-        filler: the ids of padding that stood before the prompt, int64; the last may be its own
-            first tokens, as where one token begins texts and fills them up.
-    """
-
-    prompt: np.ndarray
-    response: np.ndarray
-    size: int | None = None
-    filler: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    def with_own(self, count: int) -> SavedSample:
-        """Return the sample whose prompt begins with the last ids of what stood before it."""
-        filler, own = np.split(self.filler, [len(self.filler) - count])
-        return replace(self, prompt=np.concatenate([own, self.prompt]), filler=filler)
-
-    @cached_property
-    def tokens(self) -> np.ndarray:
-        """The prompt and the response, int64."""
-        size = int((self.response >= 0).sum()) if self.size is None else self.size
-        return np.concatenate([self.prompt, self.response[:size]])
-
-
 class SavedSamples:
     """The saved samples of a step, found by the tokens that they begin with.
 
@@ -79,7 +49,7 @@ class SavedSamples:
         prompted: the numbers of those whose prompt is known.
     """
 
-    def __init__(self, samples: Sequence[SavedSample]) -> None:
+    def __init__(self, samples: Sequence[Sample]) -> None:
         self.all = samples
         self._by_prompt: dict[bytes, list[int]] = {}
         for number, sample in enumerate(samples):
@@ -109,15 +79,10 @@ class SavedSamples:
             (shared_length(tokens, self.all[n].tokens) for n in self.begun_by(tokens)), default=0
         )
 
-    def begin_with(self, tokens: Sequence[int]) -> bool:
-        """Return whether a sample begins with all these tokens."""
-        wanted = np.asarray(tokens, np.int64)
-        return any(np.array_equal(sample.tokens[: len(wanted)], wanted) for sample in self.all)
-
     def before(self, tokens: Sequence[int], start: int) -> Beginning | None:
         """Return what stands before tokens that begin at a position.
 
-        None where no sample has them there, or where several do that begin otherwise. Behind its
+        None where no sample has them there, or where several do behind other tokens. Behind its
         end, or before its last token, which need not be given, a sample may go on with padding.
         """
         wanted = np.asarray(tokens, np.int64)
@@ -148,7 +113,7 @@ class Beginning:
 
 
 def with_beginnings(
-    calls: Iterable[tuple[CallInputs, Entry]], samples: Sequence[SavedSample]
+    calls: Iterable[tuple[CallInputs, Entry]], samples: Sequence[Sample]
 ) -> Iterator[Call]:
     """Yield calls in their order, and with the first of each window what stands before it.
 
@@ -177,15 +142,13 @@ def with_beginnings(
     yield from _begun(window, samples)
 
 
-def _begun(
-    window: Sequence[tuple[CallInputs, Entry]], samples: Sequence[SavedSample]
-) -> Iterator[Call]:
+def _begun(window: Sequence[tuple[CallInputs, Entry]], samples: Sequence[Sample]) -> Iterator[Call]:
     for number, (inputs, entry) in enumerate(window):
         yield inputs, entry, None if number else _beginnings(window, samples)
 
 
 def _beginnings(
-    window: Sequence[tuple[CallInputs, Entry]], samples: Sequence[SavedSample]
+    window: Sequence[tuple[CallInputs, Entry]], samples: Sequence[Sample]
 ) -> list[Beginning | None]:
     """Return what stands before the window in each sample of its calls; None where nobody knows.
 
@@ -195,7 +158,15 @@ def _beginnings(
     """
     tokens = np.concatenate([inputs.ids for inputs, _ in window], axis=1).astype(np.int64)
     offset = (window[0][1].token or 0) - 1
-    there, known = _saved_at(samples, offset, tokens.shape[1])
+    there = Counter[_Key]()  # how often each window is in the saved samples
+    known: dict[_Key, Beginning] = {}  # and what stands before it
+    for sample in samples:
+        seen = sample.ids[offset : offset + tokens.shape[1]]
+        if len(sample.prompt) and len(seen) == tokens.shape[1] and (seen >= 0).all():
+            whole = np.concatenate([sample.prompt, sample.ids[:offset]])
+            key = whole.tobytes(), seen.tobytes()
+            there[key] += 1
+            known[key] = Beginning(whole, len(sample.prompt))
     fitting = [[key for key in known if key[1] == row.tobytes()] for row in tokens]
     if fitting.count([]) > len(samples) - there.total():
         return [None] * len(tokens)
@@ -204,27 +175,6 @@ def _beginnings(
         known[keys[0]] if len(keys) == 1 and taken[keys[0]] <= there[keys[0]] else None
         for keys in fitting
     ]
-
-
-def _saved_at(
-    samples: Iterable[SavedSample], offset: int, width: int
-) -> tuple[Counter[_Key], dict[_Key, Beginning]]:
-    """Return how often each window is in the saved samples, and what stands before it.
-
-    Args:
-        offset: the place of the window in the responses.
-        width: how many tokens it has; shorter responses are left out.
-    """
-    there = Counter[_Key]()
-    known: dict[_Key, Beginning] = {}
-    for sample in samples:
-        seen = sample.response[offset : offset + width]
-        if len(sample.prompt) and len(seen) == width and (seen >= 0).all():
-            whole = np.concatenate([sample.prompt, sample.response[:offset]])
-            key = whole.tobytes(), seen.tobytes()
-            there[key] += 1
-            known[key] = Beginning(whole, len(sample.prompt))
-    return there, known
 
 
 _MOST_ROWS = 4096
@@ -302,7 +252,7 @@ def may_be_padded(saved: _Saved) -> bool:
 
 def saved_samples(
     saved: _Saved, pad: int | None, own: Mapping[bytes, int] = MappingProxyType({})
-) -> tuple[SavedSample, ...]:
+) -> tuple[Sample, ...]:
     """Return the prompts and responses of a step; none where they are texts, or do not go together.
 
     Prompts of one save that have one length may be padded: they are taken where it is known with
@@ -326,8 +276,14 @@ def saved_samples(
             sizes = _sizes(of_responses, masks, pad)
             runs = [row[: _run(row, pad)] for rows in of_prompts for row in rows]
             fillers = [run[: 0 if _run(own, pad) else None] for run, own in zip(runs, prompts)]
-            found = map(SavedSample, prompts, responses, sizes, fillers)
-            return tuple(one.with_own(own.get(one.tokens.tobytes(), 0)) for one in found)
+            found = [*map(Sample, prompts, responses, sizes, fillers)]
+            for number, one in enumerate(found):
+                if count := own.get(one.tokens.tobytes(), 0):
+                    # Its prompt begins with the last ids of what stood before it.
+                    filler, first = np.split(one.filler, [len(one.filler) - count])
+                    prompt = np.concatenate([first, one.prompt])
+                    found[number] = replace(one, prompt=prompt, filler=filler)
+            return tuple(found)
     return ()
 
 
@@ -396,7 +352,7 @@ UNKNOWN = -1
 
 def of_saved(
     sequences: Sequence[np.ndarray],
-    samples: Sequence[SavedSample],
+    samples: Sequence[Sample],
     begun: Sequence[int] = (),
     pad: int | None = None,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -414,21 +370,21 @@ def of_saved(
     partners, common = longest_common(sequences, [sample.tokens for sample in samples])
     numbers, ends = [], []
     given = begun or [-1] * len(sequences)
-    for sequence, size_given, number, alike in zip(
+    for sequence, size_given, number, shared in zip(
         sequences, given, partners.tolist(), common.tolist()
     ):
         size, end = 0, len(sequence)
         if number >= 0:
             size = len(samples[number].prompt)
             whole = len(samples[number].tokens)
-            open_end = alike >= size and (size_given == end or alike == whole - 1)
-            behind = sequence[alike:]
+            open_end = shared >= size and (size_given == end or shared == whole - 1)
+            behind = sequence[shared:]
             # Padding is its id, or one id again and again beyond the response.
             is_padding = pad is not None and bool((behind == pad).all())
             is_padding |= end > whole and bool((behind == behind[:1]).all())
-            if alike == whole or (open_end and is_padding):
-                end = alike
-        is_it = size > 0 and min(size, len(sequence)) <= alike
+            if shared == whole or (open_end and is_padding):
+                end = shared
+        is_it = size > 0 and min(size, len(sequence)) <= shared
         numbers.append(number if is_it else UNKNOWN)
         ends.append(end if is_it else len(sequence))
     return tuple(numbers), tuple(ends)

@@ -128,11 +128,11 @@ class Tables:
             for key in members
         ]
         found: dict[int, int] = {}
-        for is_next, alike, number, key in sorted(able, key=lambda a: (not a[0], -a[1], a[2:])):
+        for is_next, shared, number, key in sorted(able, key=lambda a: (not a[0], -a[1], a[2:])):
             before, table = self._tables[key], blocks[number]
             # It may be the table of before, with further blocks behind.
-            goes_on = is_next or alike == min(len(before), len(table))
-            goes_on = goes_on or before[alike] <= 0 or table[alike] <= 0
+            goes_on = is_next or shared == min(len(before), len(table))
+            goes_on = goes_on or before[shared] <= 0 or table[shared] <= 0
             if number not in found and key not in found.values() and goes_on:
                 found[number] = key
         return found
@@ -165,34 +165,28 @@ class Written:
             tokens_of: returns the tokens of a sequence; None where it is not known what stands
                 before these.
         """
-        alike = {
+        shared = {
             n: shared_length(table, of) for n, (of, _) in self._by.items() if of[0] == table[0]
         }
-        most = max(alike.values(), default=0)
+        most = max(shared.values(), default=0)
         if most and size is None and start % most == 0:
             size = start // most
         count = most if size is None else -(-start // size)
-        able = [n for n, same in alike.items() if same >= count and self._by[n][1] >= start]
+        able = [n for n, same in shared.items() if same >= count and self._by[n][1] >= start]
         if not count or not able:
             return None
         last = able[-1]
         tokens = tokens_of(last)
-        for number, end in self._overwritten(last, table[:count], start, size).items():
+        numbers = [*self._by]
+        for number in numbers[numbers.index(last) + 1 :]:
+            # Up to where a later sequence was written to these blocks.
+            of, end = self._by[number]
+            used = of if size is None else of[: -(-end // size)]
+            at = np.flatnonzero(np.isin(table[:count], used))
+            if not len(at):
+                continue
+            end = start if size is None else min(start, (int(at[-1]) + 1) * size)
             own = tokens_of(number)
             if tokens is None or own is None or own[:end] != tokens[:end]:
                 return None  # it was given to another sample
         return None if tokens is None else tokens[:start]
-
-    def _overwritten(
-        self, by: int, needed: np.ndarray, start: int, size: int | None
-    ) -> dict[int, int]:
-        """Return the sequences that were written to blocks later than one, and up to where."""
-        found = {}
-        numbers = [*self._by]
-        for number in numbers[numbers.index(by) + 1 :]:
-            of, end = self._by[number]
-            used = of if size is None else of[: -(-end // size)]
-            at = np.flatnonzero(np.isin(needed, used))
-            if len(at):
-                found[number] = start if size is None else min(start, (int(at[-1]) + 1) * size)
-        return found

@@ -23,8 +23,8 @@ from mindrlhf_msprobe.phases import (
 )
 from mindrlhf_msprobe.sequences import step_data
 from mindrlhf_msprobe.sequences.batch import Sequences, Source
+from mindrlhf_msprobe.sequences.losses import Counted, Pair
 from mindrlhf_msprobe.sequences.step_data import Unavailable, array_of
-from mindrlhf_msprobe.sequences.updates import Counted, Pair
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.trends import formulas
 

@@ -13,8 +13,7 @@ from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.sequences.batch import Sequences
-from mindrlhf_msprobe.sequences.settings import Settings
-from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable
+from mindrlhf_msprobe.sequences.step_data import Settings, StepData, Unavailable
 from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, record_names
 from mindrlhf_msprobe.storage.columns.reading import columns_of

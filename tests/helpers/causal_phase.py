@@ -6,12 +6,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from mindrlhf_msprobe.sequences.batch import Sample
 from mindrlhf_msprobe.storage.arrays.npy import dtype_name, save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Entry, Record
 
 HIDDEN = 6
 PAD = 0
+
+
+def saved_sample(prompt, response, size=None):
+    """Return a prompt and its response as they would be saved; behind its end it is below 0."""
+    ids = np.array(response, np.int64)
+    return Sample(np.array(prompt, np.int64), ids, int((ids >= 0).sum()) if size is None else size)
 
 
 @dataclass

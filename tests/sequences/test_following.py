@@ -6,10 +6,9 @@ import random
 
 import numpy as np
 import pytest
-from helpers.causal_phase import PAD, CausalPhase, values
+from helpers.causal_phase import PAD, CausalPhase, saved_sample, values
 
 from mindrlhf_msprobe.sequences.calls import read_tokens
-from mindrlhf_msprobe.sequences.saved import SavedSample
 
 DRAFTS = 2
 
@@ -21,7 +20,7 @@ def drawn(draw, count):
         prompt = [10 + number, *[draw.randrange(1, 9) for _ in range(draw.randrange(1, 6))]]
         response = [draw.randrange(1, 99) for _ in range(draw.randrange(1, 9))]
         samples.append((np.array(prompt), np.array(response)))
-    return [SavedSample(*sample) for sample in samples]
+    return [saved_sample(*sample) for sample in samples]
 
 
 def right_padded(rows):
@@ -112,7 +111,7 @@ def chunks(tmp_path, wrong, saved):
         phase.call([part], values(part), position_ids=[positions])
     for at in (8, 9):
         phase.call([[tokens[at]]], values([1]), position_ids=[[at]])
-    samples = [SavedSample(np.array(prompt), np.array(response))] if saved else []
+    samples = [saved_sample(prompt, response)] if saved else []
     return read_tokens(phase.entries, samples=samples), tokens
 
 
@@ -136,7 +135,7 @@ def test_rejected_drafts_and_caches_filled_again_are_said(tmp_path):
     phase.call([[1, 2, 3]], values([1]), position_ids=[[0, 1, 2]])
     phase.call([[4, 7, 8]], values([1]), position_ids=[[3, 4, 5]])
     phase.call([[5, 6, 8]], values([1]), position_ids=[[4, 5, 6]])
-    sample = SavedSample(np.array([1, 2, 3]), np.array([4, 5, 6, 7, 8]))
+    sample = saved_sample([1, 2, 3], [4, 5, 6, 7, 8])
     found = read_tokens(phase.entries, samples=[sample])
     assert (found.drafts, found.count) == (3, 6)
     assert [(note.code, note.params["count"]) for note in found.notes] == [("tokens.drafts", 3)]
@@ -158,7 +157,7 @@ def shrinking(tmp_path, saved):
         live = [row for row in responses if len(row) > at + 1]
         ids, positions = [[row[at]] for row in live], [[at + 2]] * len(live)
         phase.call(ids, values([1] * len(live)), position_ids=positions)
-    samples = [SavedSample(np.array(p), np.array(r)) for p, r in zip(prompts, responses)]
+    samples = [saved_sample(p, r) for p, r in zip(prompts, responses)]
     whole = [p + r[:-1] for p, r in zip(prompts, responses)]
     return read_tokens(phase.entries, samples=samples if saved else []), whole
 
@@ -178,7 +177,7 @@ def test_samples_that_are_alike_may_leave_the_batch_in_any_order(tmp_path):
     phase.call([[7]] * 3, values([1] * 3), position_ids=[[2]] * 3)
     phase.call([[8]] * 2, values([1] * 2), position_ids=[[3]] * 2)
     phase.call([[9]], values([1]), position_ids=[[4]])
-    samples = [SavedSample(np.array([1, 2]), np.array(response)) for response in responses]
+    samples = [saved_sample([1, 2], response) for response in responses]
     found = read_tokens(phase.entries, samples=samples)
     assert (found.lost, found.notes) == (0, ())
     for call in found.calls[2:]:
@@ -198,7 +197,7 @@ def test_without_it_no_row_of_them_is_put_anywhere(tmp_path):
 def test_padding_behind_a_generation_without_a_cache_is_no_token(tmp_path):
     """Each call is given all tokens so far, and padding up to the limit."""
     phase = CausalPhase(tmp_path / "phase")
-    sample = SavedSample(np.array([1, 2]), np.array([3, 4, 5]))
+    sample = saved_sample([1, 2], [3, 4, 5])
     for size in (2, 3, 4):
         phase.call([[*sample.tokens[:size], *[PAD] * (6 - size)]], values([1]))
     found = read_tokens(phase.entries, samples=[sample], pad=PAD)

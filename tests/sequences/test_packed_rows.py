@@ -6,10 +6,9 @@ import random
 
 import numpy as np
 import pytest
-from helpers.causal_phase import PAD, CausalPhase, values
+from helpers.causal_phase import PAD, CausalPhase, saved_sample, values
 
 from mindrlhf_msprobe.sequences.calls import read_tokens
-from mindrlhf_msprobe.sequences.saved import SavedSample
 
 
 def lets_in(row_of, kind, leak=False):
@@ -121,6 +120,6 @@ def test_a_saved_sample_whose_position_falls_back_is_not_several(tmp_path):
     phase = CausalPhase(tmp_path)
     tokens = [5, 6, 7, 8, 9, 4]
     phase.call([tokens], [values(tokens)], position_ids=[[0, 1, 2, 0, 1, 2]])
-    sample = SavedSample(np.array(tokens[:4]), np.array(tokens[4:]))
+    sample = saved_sample(tokens[:4], tokens[4:])
     assert [s.tolist() for s in read_tokens(phase.entries, samples=[sample]).sequences] == [tokens]
     assert [s.tolist() for s in read_tokens(phase.entries).sequences] == [tokens[:3], tokens[3:]]

@@ -1,18 +1,22 @@
-"""What is a token and what is padding: by what was saved, else by what the network was given."""
+"""What is a token and what is padding: by what was saved, else by what the network was given.
+
+And token ids that are held against the prompts and responses that were saved.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.causal_phase import PAD, CausalPhase, values
+from helpers.causal_phase import PAD, CausalPhase, saved_sample, values
 
+from mindrlhf_msprobe import Probe, open_run
 from mindrlhf_msprobe.sequences.calls import read_tokens
 from mindrlhf_msprobe.sequences.matching import coverage, match
-from mindrlhf_msprobe.sequences.saved import SavedSample, saved_samples
+from mindrlhf_msprobe.sequences.saved import saved_samples, unlike_saved
 
 PROMPTS = [[5, 6], [7, 8, 9, 4], [3]]
 RESPONSES = [[11, 12, 13], [12, 11, 10], [2, 1, 6]]
-SAMPLES = [SavedSample(np.array(p), np.array(r)) for p, r in zip(PROMPTS, RESPONSES)]
+SAMPLES = [saved_sample(p, r) for p, r in zip(PROMPTS, RESPONSES)]
 
 
 class Save:
@@ -134,7 +138,7 @@ def test_rows_that_are_lost_are_counted(tmp_path):
 def test_rows_behind_a_response_are_no_tokens(tmp_path):
     """What is computed of padding behind its end is compared with nothing."""
     responses = np.array([[11, 12, 13], [12, PAD, PAD], [2, 1, PAD]])
-    ends = [SavedSample(np.array(p), r, int((r != PAD).sum())) for p, r in zip(PROMPTS, responses)]
+    ends = [saved_sample(p, r, int((r != PAD).sum())) for p, r in zip(PROMPTS, responses)]
     mine = rollout(tmp_path / "a", positions=np.copy, responses=responses.tolist())
     other = training(tmp_path / "b", responses.tolist())
     found, tokens = counts(mine, other, ends)
@@ -155,7 +159,7 @@ def test_of_a_window_only_its_tokens_are_wanted(tmp_path):
 def test_samples_that_neither_phase_was_given_are_not_wanted(tmp_path):
     """They may be another rank's."""
     mine, other = rollout(tmp_path / "a", positions=np.copy), training(tmp_path / "b")
-    more = [*SAMPLES, SavedSample(np.array([9, 9, 9]), np.array([1, 2]))]
+    more = [*SAMPLES, saved_sample([9, 9, 9], [1, 2])]
     assert counts(mine, other, more)[0].saved == ALL
 
 
@@ -213,7 +217,7 @@ def test_a_prompt_may_begin_with_the_id_of_padding(tmp_path, layout, prompts):
     for sample, said, prompt, count in zip(samples, found, prompts, counts):
         if len(sample.filler):
             assert said == ((None, count) if layout == "batch" else (count, None))
-            assert sample.with_own(count).prompt.tolist() == prompt
+            assert [*sample.filler[len(sample.filler) - count :], *sample.prompt] == prompt
 
 
 def test_prompts_that_begin_with_the_id_that_fills_them_up_behind(tmp_path):
@@ -222,3 +226,37 @@ def test_prompts_that_begin_with_the_id_that_fills_them_up_behind(tmp_path):
     data["responses"] = np.array(RESPONSES)
     samples = saved_samples(lambda key: [Save(data[key])] if key in data else [], PAD)
     assert [sample.prompt.tolist() for sample in samples] == BOS
+
+
+SEQUENCES = [np.array([5, 6, 7, 8, 9]), np.array([4, 3, 2, 1])]
+
+
+def saves(path, **data):
+    with Probe.from_config({"msprobe": True, "key_data_dump": True, "dump_path": str(path)}) as p:
+        p.save_data(data)
+        p.step()
+    return open_run(path).key_data()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"responses": np.array([[7, 8, 9, 0, 0], [2, 1, 0, 0, 0]])},
+        {"prompts": np.array([[0, 0, 5, 6], [0, 4, 3, 2]])},
+        {"prompts": [np.array([5, 6, 7]), np.array([4, 3])], "responses": [np.array([8, 9])]},
+        {"responses": ["a text", "another"]},
+        {"responses": np.array([0.5, 1.5])},
+        {"responses": []},
+    ],
+)
+def test_saved_ids_that_stand_in_the_sequences_and_texts_say_nothing(tmp_path, data):
+    """With padding on either side, as one array or a list of them."""
+    assert unlike_saved(saves(tmp_path / "run", **data), SEQUENCES) is None
+
+
+def test_ids_that_stand_nowhere_are_said(tmp_path):
+    """What was taken for token ids is something else."""
+    found = unlike_saved(saves(tmp_path / "run", responses=np.array([[7, 9, 8, 3]])), SEQUENCES)
+    assert "responses" in str(found)
+    assert "phase.tokens" in str(found)
+    assert "another tokenizer" in str(found)

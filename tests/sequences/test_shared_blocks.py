@@ -1,4 +1,7 @@
-"""Samples that share blocks of a paged cache: the tokens before a row are those in its blocks."""
+"""Blocks of a paged cache: their size, and samples that share some of them.
+
+The tokens before a row are those in its blocks.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import random
 
 import numpy as np
 import pytest
-from helpers.causal_phase import CausalPhase, count_named, values
+from helpers.causal_phase import CausalPhase, count_named, saved_sample, values
 
 from mindrlhf_msprobe.sequences.calls import read_tokens
-from mindrlhf_msprobe.sequences.saved import SavedSample
+from mindrlhf_msprobe.sequences.sharing import BlockSize
 
 SIZE = 4  # tokens of a block
 BLOCKS = 8  # of a sample
@@ -101,7 +104,7 @@ def group(draw, engine, count, size):
             counts[name] = min(left, draw.randrange(1, 4)) if left > 0 else 1
         if counts:
             engine.call(**counts)
-    return [SavedSample(np.array(prompt), np.array(w[size:])) for w in wholes.values()]
+    return [saved_sample(prompt, w[size:]) for w in wholes.values()]
 
 
 @pytest.mark.parametrize("slots", [False, True])
@@ -154,7 +157,7 @@ def test_blocks_of_an_earlier_step_are_known_by_what_was_saved(tmp_path):
         engine.begin(name, wholes[name], [1, block, 9], cached=4)
     engine.call(a=2, b=2)
     engine.call(a=1, b=1)
-    samples = [SavedSample(np.array(w[:6]), np.array(w[6:])) for w in wholes.values()]
+    samples = [saved_sample(w[:6], w[6:]) for w in wholes.values()]
     tokens = engine.found(samples)
     assert all((call.sequence >= 0).all() for call in tokens.calls)
     assert not tokens.notes
@@ -172,7 +175,7 @@ def test_a_window_of_a_paged_cache_is_found_in_what_was_saved(tmp_path):
     engine.call(a=3, b=3, c=3)
     for _ in range(3):
         engine.call(a=1, b=1, c=1)
-    samples = [SavedSample(np.array(w[:3]), np.array(w[3:])) for w in wholes.values()]
+    samples = [saved_sample(w[:3], w[3:]) for w in wholes.values()]
     tokens = engine.found(samples)
     assert tokens.begun == (3, 3, 3)
     assert tokens.samples == (0, 1, 2)
@@ -187,7 +190,7 @@ def test_chunks_of_prompts_that_are_alike_are_no_refilled_cache(tmp_path):
         engine.begin(name, whole, blocks_of(number))
     engine.call(a=3)
     engine.call(a=2, b=5)
-    samples = [SavedSample(np.array(w[:5]), np.array(w[5:])) for w in wholes.values()]
+    samples = [saved_sample(w[:5], w[5:]) for w in wholes.values()]
     assert not engine.found(samples).notes
 
 
@@ -200,6 +203,46 @@ def test_a_cache_that_an_earlier_step_left_says_not_what_stands_in_it(tmp_path, 
     engine.begin("b", [4, *tokens[1:], 9], [3, 4, 5])
     engine.call(a=2, b=6)
     engine.call(a=1, b=1)
-    known = [SavedSample(np.array(tokens[:6]), np.array(tokens[6:]))] if saved else []
+    known = [saved_sample(tokens[:6], tokens[6:])] if saved else []
     found = engine.found(known)
     assert (found.lost, found.count) == ((0, 10) if saved else (3, 10))
+
+
+def written(draw, size, tokens, samples=3):
+    """Return tables [tokens, blocks], slots and positions of the tokens of some samples."""
+    each = tokens // size + 1
+    blocks = draw.sample(range(1, 500), each * samples)
+    rows = []
+    for sample in range(samples):
+        table = blocks[sample * each : (sample + 1) * each]
+        for at in range(draw.randrange(1, tokens + 1)):
+            rows.append((table, table[at // size] * size + at % size, at))
+    return tuple(np.array(column) for column in zip(*rows))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_size_follows_from_where_tokens_are_written(seed):
+    """Also of calls that fill less than one block, and with one slot in five wrong."""
+    draw = random.Random(seed)
+    size = draw.choice([1, 2, 4, 7, 16, 32, 128])
+    found = BlockSize()
+    for _ in range(draw.randrange(1, 4)):
+        tables, slots, positions = written(draw, size, draw.choice([3, 40, 150]))
+        found.add(tables, slots, positions)
+    assert found.found() == size
+    tables, slots, positions = written(draw, size, 60)
+    wrong = np.arange(len(slots)) % 5 == 4
+    other = BlockSize()
+    other.add(tables, np.where(wrong, slots + 3, slots), positions)
+    assert other.found() == size
+
+
+def test_what_nothing_says_is_not_guessed():
+    """No slots; a first block that any size puts at 0; slots of no block."""
+    assert BlockSize().found() is None
+    first = BlockSize()
+    first.add(np.zeros((3, 2), np.int64), np.arange(3), np.arange(3))
+    assert first.found() is None
+    none = BlockSize()
+    none.add(np.array([[5, 6]] * 4), np.array([900001, 3, 71, 999999]), np.arange(4))
+    assert none.found() is None

@@ -14,7 +14,7 @@ import pytest
 from helpers.causal_phase import HIDDEN, PAD, CausalPhase, value, values
 
 from mindrlhf_msprobe.sequences.calls import NoTokens, read_tokens
-from mindrlhf_msprobe.sequences.layouts import only_layout, rows_of
+from mindrlhf_msprobe.sequences.layouts import only_layout, rows_of_tokens
 from mindrlhf_msprobe.sequences.matching import match
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -27,7 +27,7 @@ def rows_by_token(phase):
     shapes = [(r.leaf.shape, c.batch, c.width) for r, c in zip(outputs, tokens.calls)]
     layouts = only_layout(shapes)
     rows = [
-        rows_of(record.array(), layouts[shape], call) if shape in layouts else None
+        rows_of_tokens(record.array(), layouts[shape], call) if shape in layouts else None
         for record, shape, call in zip(outputs, shapes, tokens.calls)
     ]
     return tokens, rows

@@ -10,7 +10,7 @@ from helpers.gradients import record_gradients
 from helpers.runs import MSPROBE_DATA, record_data, record_training
 
 from mindrlhf_msprobe import RunError, UsageError, open_run
-from mindrlhf_msprobe.sequences.settings import Settings
+from mindrlhf_msprobe.sequences.step_data import Settings
 from mindrlhf_msprobe.storage.reading import reader
 from mindrlhf_msprobe.trends import formulas
 from mindrlhf_msprobe.trends.reading import DERIVED, Choice, read_trends

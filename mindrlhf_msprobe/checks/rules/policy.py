@@ -35,8 +35,8 @@ from mindrlhf_msprobe.phases import (
     WORKER_VERSION,
 )
 from mindrlhf_msprobe.sequences.log_probs import RolloutRows
+from mindrlhf_msprobe.sequences.losses import before_zeros
 from mindrlhf_msprobe.sequences.step_data import Unavailable, array_of
-from mindrlhf_msprobe.sequences.updates import before_zeros
 from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.trends.formulas import CLIP_RANGE

@@ -20,8 +20,7 @@ from mindrlhf_msprobe.phases import LOSS_INPUTS, MASK, PROMPTS, RESPONSES
 from mindrlhf_msprobe.sequences.batch import Sample, Sequences, Source
 from mindrlhf_msprobe.sequences.losses import is_mask_name, masks_given_to_loss
 from mindrlhf_msprobe.sequences.masks import JudgedMask, mask_of_responses, mask_of_tokens
-from mindrlhf_msprobe.sequences.settings import configured, generation_of
-from mindrlhf_msprobe.sequences.step_data import rows_of
+from mindrlhf_msprobe.sequences.step_data import configured, generation_of, rows_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 
 _GROUP_SIZE = ("num_generations", "num_return_sequences", "group_size", "n_samples_per_prompt")
@@ -211,7 +210,7 @@ def _responses(step: Step) -> Iterator[tuple[KeyDatum, list[bool]]]:
                 yield datum, [bool(str(text).strip()) for text in texts_or_rows(datum)]
                 continue
             tokens = (
-                sample.ids.tolist() if sample.source is Source.NONE else sample.tokens
+                sample.ids.tolist() if sample.source is Source.NONE else sample.response.tolist()
                 for sample in samples
             )
             yield datum, [not sequences.eos.issuperset(of) for of in tokens]
@@ -238,7 +237,7 @@ def length_limit(step: Step, check: Check) -> Iterator[Found]:
             continue
         most = limit if isinstance(limit, int) else max(len(sample.ids) for sample in samples)
         cut = sum(
-            sample.padding_from >= most and not sequences.eos & {*sample.tokens}
+            sample.padding_from >= most and not sequences.eos & {*sample.response.tolist()}
             for sample in samples
         )
         if cut:
@@ -293,7 +292,7 @@ def pad_inside(step: Step, check: Check) -> Iterator[Found]:
 
 def _goes_on(sample: Sample, sequences: Sequences) -> bool:
     """Return whether tokens follow the one that ends a response, and are no further turn."""
-    ends = [n for n, token in enumerate(sample.tokens) if token in sequences.eos]
+    ends = [n for n, token in enumerate(sample.response.tolist()) if token in sequences.eos]
     if not ends:
         return False
     fills = {sequences.pad, *sequences.eos}
@@ -309,13 +308,13 @@ def _goes_on(sample: Sample, sequences: Sequences) -> bool:
 
 def _is_masked_behind(sample: Sample, sequences: Sequences) -> bool:
     """Return whether the mask leaves all out that follows the token that ends a response."""
-    first = next(n for n, token in enumerate(sample.tokens) if token in sequences.eos)
+    first = next(n for n, token in enumerate(sample.response.tolist()) if token in sequences.eos)
     return sample.trained is not None and not sample.trained[first + 1 :].any()
 
 
 def _has_sampled_pad(sample: Sample, sequences: Sequences) -> bool:
     """Return whether an id of padding stands before tokens; what begins a row is its left."""
-    tokens = np.array(sample.tokens, np.int64)
+    tokens = sample.response
     real = np.flatnonzero(tokens != sequences.pad)
     if not len(real) or sequences.pad in sequences.eos:
         return False

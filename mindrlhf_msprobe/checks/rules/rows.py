@@ -10,7 +10,7 @@ import numpy as np
 from mindrlhf_msprobe.checks.check import Check
 from mindrlhf_msprobe.checks.next_config import PARAMETERS
 from mindrlhf_msprobe.checks.views import Step, value_of
-from mindrlhf_msprobe.sequences.updates import before_zeros
+from mindrlhf_msprobe.sequences.losses import before_zeros
 from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run

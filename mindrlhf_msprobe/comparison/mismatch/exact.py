@@ -6,6 +6,7 @@ a partner in the training, and neither phase went on with another token.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,18 +16,18 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.common.printable import spans
-from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
+from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.comparison.mismatch.weights.weights import WeightPair
+from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair
 from mindrlhf_msprobe.comparison.preflight.networks import cells_of, role_of
 from mindrlhf_msprobe.findings.mismatch import Certificate, ExactPlace, Mismatch
 from mindrlhf_msprobe.phases import LOSS_INPUTS, MASK, OLD_LOG_PROB, ROLLOUT_LOG_PROB
+from mindrlhf_msprobe.sequences.batch import Sample
 from mindrlhf_msprobe.sequences.beginnings import prefix_names
 from mindrlhf_msprobe.sequences.matching import aligned_names
-from mindrlhf_msprobe.sequences.saved import SavedSample, saved_samples
-from mindrlhf_msprobe.sequences.settings import Settings
-from mindrlhf_msprobe.sequences.step_data import Unavailable, array_of
+from mindrlhf_msprobe.sequences.saved import saved_samples
+from mindrlhf_msprobe.sequences.step_data import Settings, Unavailable, array_of
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import network_name
 
@@ -61,7 +62,14 @@ def evidence(walk: Walk, sampled: Sampled) -> Evidence:
         )
         for of in ("counts", "rollout", "training")
     )
-    masked = _is_masked(walk.training, counts)
+    # Whether a saved mask says which tokens count.
+    masked, side = False, walk.training
+    saves = (side.run.key_data(key, side.step, side.rank) for key in MASK)
+    with contextlib.suppress(Unavailable):
+        masks = [array_of(datum) != 0 for datum in next(filter(None, saves), ())]
+        if masks and all(mask.ndim and mask.shape[-1] <= width for mask in masks):
+            rows = [_wide(mask.reshape(-1, mask.shape[-1]), width) for mask in masks]
+            masked = np.array_equal(np.concatenate(rows), counts)
     unequal = counts & ~(rollout == training)
     if len({*_dtypes(walk)}) != 1:
         unequal = counts
@@ -78,8 +86,13 @@ def evidence(walk: Walk, sampled: Sampled) -> Evidence:
             own = prefix_names(sequence[:last])[max(begun - 1, 0) :]
             total += int((~np.isin(own, names)).sum())
     else:
-        total, known = _by_rows(walk, int(counts.sum()), masked=masked)
-        wanted = aligned[:0], aligned[:known]
+        # Each row from the last one of a prompt on gives a token; that of the last may give none.
+        lasts = walk.rollout.tokens.last.tolist()
+        sizes = [last - begun for last, begun in zip(lasts, walk.rollout.tokens.begun) if begun]
+        least, most = (0 if masked else sum(sizes)), sum(sizes) + len(sizes)
+        compared, total = int(counts.sum()), max(int(counts.sum()), least)
+        lacking = walk.coverage.tokens - walk.coverage.rows
+        wanted = aligned[:0], aligned[: max(0, min(compared, most) - lacking)]
     place = replace(
         _of_weights(walk),
         sampled=total,
@@ -139,31 +152,14 @@ def _left_out(runs: Sequence[Run], places: Sequence[ExactPlace]) -> Messages:
     return tuple(dict.fromkeys(found))
 
 
-def _sides(walk: Walk) -> tuple[Side, Side]:
-    return walk.rollout, walk.training
-
-
 def _wide(values: np.ndarray, width: int) -> np.ndarray:
     """Return rows with as many columns, those behind their ends 0."""
     return np.pad(values, ((0, 0), (0, width - values.shape[1])))
 
 
-def _is_masked(side: Side, counts: np.ndarray) -> bool:
-    """Return whether a saved mask says which tokens count, bool [samples, tokens]."""
-    saves = (side.run.key_data(key, side.step, side.rank) for key in MASK)
-    try:
-        masks = [array_of(datum) != 0 for datum in next(filter(None, saves), ())]
-    except Unavailable:
-        return False
-    if not masks or any(not mask.ndim or mask.shape[-1] > counts.shape[1] for mask in masks):
-        return False
-    rows = [_wide(mask.reshape(-1, mask.shape[-1]), counts.shape[1]) for mask in masks]
-    return np.array_equal(np.concatenate(rows), counts)
-
-
 def _dtypes(walk: Walk) -> Iterator[str | None]:
     """Yield the dtypes of the log-probabilities of both sides, as they were saved."""
-    for side, keys in zip(_sides(walk), (ROLLOUT_LOG_PROB, OLD_LOG_PROB)):
+    for side, keys in zip(walk.sides, (ROLLOUT_LOG_PROB, OLD_LOG_PROB)):
         saves = [d for key in keys for d in side.run.key_data(key, side.step, side.rank)]
         records = [record for datum in saves for record in datum.records]
         if not saves and keys is OLD_LOG_PROB:
@@ -173,7 +169,7 @@ def _dtypes(walk: Walk) -> Iterator[str | None]:
 
 
 def _by_ids(
-    walk: Walk, samples: Sequence[SavedSample], counts: np.ndarray, *, masked: bool
+    walk: Walk, samples: Sequence[Sample], counts: np.ndarray, *, masked: bool
 ) -> tuple[tuple[np.ndarray, np.ndarray], int]:
     """Return the names of rows that compared tokens were sampled from, and how many tokens were.
 
@@ -182,7 +178,7 @@ def _by_ids(
         masked: whether a saved mask says which tokens were sampled; else all of a response were.
     """
     after = []  # of each side the names of the tokens, and of those that another one follows
-    for side in _sides(walk):
+    for side in walk.sides:
         ends = zip(side.tokens.sequences, side.tokens.last.tolist())
         of_tokens = [prefix_names(tokens[:last]) for tokens, last in ends]
         empty = np.zeros(0, np.uint64)
@@ -193,15 +189,15 @@ def _by_ids(
     total = 0
     fits = len(counts) == len(samples)
     for number, sample in enumerate(samples):
-        names, size = prefix_names(sample.tokens), len(sample.prompt)
+        names, begun = prefix_names(sample.tokens), len(sample.prompt)
         compared = counts[number] if fits else np.zeros(0, bool)
-        expected = np.zeros(max(len(compared), len(names) - size), bool)
+        expected = np.zeros(max(len(compared), len(names) - begun), bool)
         expected[: len(compared)] = compared
-        expected[: len(names) - size] |= not (masked and fits)
+        expected[: len(names) - begun] |= not (masked and fits)
         places = np.flatnonzero(expected)
-        there = places[(places < min(len(compared), len(names) - size)) & (size > 0)]
+        there = places[(places < min(len(compared), len(names) - begun)) & (begun > 0)]
         there = there[compared[there]]
-        before, own = names[size - 1 + there], names[size + there]
+        before, own = names[begun - 1 + there], names[begun + there]
         good = np.ones(len(there), bool)
         for known, going_on in after:
             good &= np.isin(own, known) | ~np.isin(before, going_on)
@@ -212,11 +208,9 @@ def _by_ids(
     return (np.concatenate(first), np.concatenate(later)), total
 
 
-def _other_samples(
-    walk: Walk, samples: Sequence[SavedSample]
-) -> Iterator[Sequence[SavedSample | None]]:
+def _other_samples(walk: Walk, samples: Sequence[Sample]) -> Iterator[Sequence[Sample | None]]:
     """Yield what else was saved as prompts and responses: by the other run, or for the training."""
-    for side in _sides(walk):
+    for side in walk.sides:
         pad = Settings.read(side.run).pad
 
         def saved(key: str, side: Side = side) -> Sequence:
@@ -229,7 +223,7 @@ def _other_samples(
                 yield others if len(others) == len(samples) else [None] * len(samples)
 
 
-def _is_one(sample: SavedSample, other: SavedSample | None) -> bool:
+def _is_one(sample: Sample, other: Sample | None) -> bool:
     """Return whether two samples have the same tokens, but for one id that fills up the longer."""
     if other is None:
         return False
@@ -237,26 +231,14 @@ def _is_one(sample: SavedSample, other: SavedSample | None) -> bool:
     return np.array_equal(short, long[: len(short)]) and len({*long[len(short) :].tolist()}) < 2
 
 
-def _by_rows(walk: Walk, compared: int, *, masked: bool) -> tuple[int, int]:
-    """Return how many tokens were sampled, and how many of them are aligned, without saved ids.
-
-    Each row from the last one of a prompt on gives a token; that of the last token may give none.
-    """
-    tokens = walk.rollout.tokens
-    sizes = [last - begun for last, begun in zip(tokens.last.tolist(), tokens.begun) if begun]
-    least, most = (0 if masked else sum(sizes)), sum(sizes) + len(sizes)
-    lacking = walk.coverage.tokens - walk.coverage.rows
-    return max(compared, least), max(0, min(compared, most) - lacking)
-
-
 def _of_weights(walk: Walk) -> ExactPlace:
     """Return how many parameters are compared, differ, and are unknown or left out."""
     weights = walk.weights
-    same = {pair.rollout for pair in weights.pairs if _is_proved(walk, pair)}
+    same = {pair.rollout for pair in weights.pairs if _is_proved(pair)}
     unequal = {pair.rollout for pair in weights.pairs if pair.equal is False}
     unequal |= {pair.rollout for pair in weights.pairs if len({*pair.dtypes}) > 1}
-    changed = [name for side in _sides(walk) for name in _changed(side)]
-    left_out = sum(map(len, weights.alone)) + sum(map(_not_recorded, _sides(walk)))
+    changed = [name for side in walk.sides for name in _changed(side)]
+    left_out = sum(map(len, weights.alone)) + sum(map(_not_recorded, walk.sides))
     unknown = len(weights.pairs) - len(same | unequal) + left_out
     return ExactPlace(
         walk.rollout.step,
@@ -267,20 +249,17 @@ def _of_weights(walk: Walk) -> ExactPlace:
     )
 
 
-def _is_proved(walk: Walk, pair: WeightPair) -> bool:
+def _is_proved(pair: WeightPair) -> bool:
     """Return whether a parameter is equal bit for bit: by fingerprints, rows, or elements.
 
     Sums of a sketch are no proof, as those of a matrix that is held transposed.
     """
     if not pair.equal or pair.relative != 0 or len({*pair.dtypes}) > 1:
         return False
-    mine = walk.rollout.parameters.get(pair.rollout)
+    mine, stored = pair.mine, [one.location is not None for one in (pair.mine, *pair.theirs)]
     if len(pair.training) > 1:
-        return mine is None or mine.location is not None or len(mine.leaf.shape or ()) > 1
-    theirs = walk.training.parameters.get(pair.training[0])
-    both = [one for one in (mine, theirs) if one is not None]
-    shapes = {one.leaf.shape for one in both}
-    return len(shapes) == 1 or all(one.location is not None for one in both)
+        return stored[0] or len(mine.leaf.shape or ()) > 1
+    return mine.leaf.shape == pair.theirs[0].leaf.shape or all(stored)
 
 
 def _changed(side: Side) -> set[str]:

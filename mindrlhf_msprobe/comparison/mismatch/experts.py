@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import gradual_limit
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit, row_pairs
+from mindrlhf_msprobe.comparison.mismatch.conclude import gradual_limit
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import NotAligned, Source, row_pairs
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.pairing.names import Name
@@ -151,7 +151,7 @@ def _compared(
                 far, limit = entered
                 before += int((far[rows] > limit).sum())
                 by += int((far[rows] <= limit).sum())
-    except (ArrayFileError, Unfit):
+    except (ArrayFileError, NotAligned):
         return None
     finally:
         rollout.close()
@@ -174,5 +174,5 @@ def _entered(walk: Walk, name: Name) -> tuple[np.ndarray, float] | None:
         cells += [around] if is_part_of_router(around) else []
     for before, (other, stage) in enumerate(walk.stages.items()):
         if other.io == "input" and other.nth == name.nth and other.cell in cells:
-            return walk.apart(other), gradual_limit(stage, before)
+            return walk.growth.apart(other), gradual_limit(stage, before)
     return None

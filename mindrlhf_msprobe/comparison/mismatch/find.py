@@ -1,10 +1,10 @@
-"""find_mismatch: where a rollout network and a training network first compute a token otherwise."""
+"""find_mismatch: where a rollout network and a training network first differ in a token."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -16,12 +16,12 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.printable import spans
 from mindrlhf_msprobe.common.rules import first_answer, rule
 from mindrlhf_msprobe.comparison.judging.status import Decode, load_decoder
-from mindrlhf_msprobe.comparison.mismatch.conclusion.beyond_rounding import (
+from mindrlhf_msprobe.comparison.mismatch.beyond_rounding import (
     also_different,
     beyond_rounding,
     rounded_to,
 )
-from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
+from mindrlhf_msprobe.comparison.mismatch.conclude import (
     LEAST,
     blame,
     few_aligned,
@@ -35,15 +35,14 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     said_of_weights,
     stage_of,
 )
-from mindrlhf_msprobe.comparison.mismatch.conclusion.modes import said_of_modes
-from mindrlhf_msprobe.comparison.mismatch.conclusion.reordered import reordered
-from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled, not_finite
 from mindrlhf_msprobe.comparison.mismatch.exact import Evidence, certificate, evidence
 from mindrlhf_msprobe.comparison.mismatch.experts import other_experts, said_of_experts
+from mindrlhf_msprobe.comparison.mismatch.networks import said_of_modes, unused_rules
+from mindrlhf_msprobe.comparison.mismatch.reordered import reordered
+from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled, not_finite
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, read_side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.comparison.mismatch.weights.unused import unused_rules
-from mindrlhf_msprobe.comparison.mismatch.weights.weights import unlike_weights
+from mindrlhf_msprobe.comparison.mismatch.weights import unlike_weights
 from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping, load_cells
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
@@ -89,22 +88,22 @@ def find_mismatch(
         phases: of the rollout and of the training.
         mapping: a YAML file; see `mapping.load_cells`.
         tokenizer: a tokenizer.json, to show tokens as text.
-        exact: whether a certificate is asked for, of all steps and ranks that any run has.
+        exact: whether a certificate is wanted, of all steps and ranks that any run has.
 
     Raises:
         RunError: a run cannot be read, or has not the phase.
-        UsageError: a step is not there; or a certificate is asked for of phases whose
+        UsageError: a step is not there; or a certificate is wanted of phases whose
             log-probabilities are no key data of their own.
     """
     if exact and any(known.name in phases and known.name not in PHASES for known in KNOWN):
         raise UsageError.saying("mismatch.exact_phases", phases=", ".join(phases))
-    runs = [_opened(rollout)]
-    runs.append(runs[0] if training is None else _opened(training))
+    given = (of for of in (rollout, training) if of is not None)
+    opened = [of if isinstance(of, Run) else open_run(Path(of)) for of in given]
+    runs = [opened[0], opened[-1]]
     cells = load_cells(mapping) if mapping is not None else NO_MAPPING
     decode = load_decoder(tokenizer) if tokenizer is not None else None
     shown: list[Evidence] = []
-    lacking = _lacking(runs, phases, steps) if exact else []
-    places = _places(runs, phases, steps, {place.step for place in lacking})
+    places, lacking = _places(runs, phases, steps, exact=exact)
     found = [
         _one(runs, phases, *place, cells, decode, shown if exact else None) for place in places
     ]
@@ -114,27 +113,22 @@ def find_mismatch(
     return Mismatches(paths, tuple(found), certificate(runs, found, shown, lacking))
 
 
-def _opened(run: str | os.PathLike[str] | Run) -> Run:
-    return run if isinstance(run, Run) else open_run(Path(run))
-
-
 def _places(
-    runs: Sequence[Run],
-    phases: tuple[str, str],
-    steps: Sequence[int] | None,
-    lacking: Collection[int] = (),
-) -> list[tuple[int, int]]:
-    """Return the steps and ranks that have both phases.
-
-    Args:
-        lacking: steps that may lack one.
+    runs: Sequence[Run], phases: tuple[str, str], steps: Sequence[int] | None, *, exact: bool
+) -> tuple[list[tuple[int, int]], list[ExactPlace]]:
+    """Return the steps and ranks that have both phases; for a certificate also those that do not.
 
     Raises:
-        RunError: there is none.
-        UsageError: one that was asked for is not among them.
+        RunError: there is none, or a run has not recorded its phase at all.
+        UsageError: one that was requested is not among them.
     """
     found = [_places_of(run, phase) for run, phase in zip(runs, phases)]
     both = sorted(found[0] & found[1])
+    lacking = [
+        ExactPlace(*place, tuple(p for p, of in zip(phases, found) if place not in of))
+        for place in (sorted(set.union(*(run.places for run in runs)) - {*both}) if exact else ())
+        if steps is None or place[0] in steps
+    ]
     if not both and not lacking:
         code, each = "mismatch.no_step", [{step for step, _ in places} for places in found]
         if each[0] & each[1]:
@@ -142,28 +136,12 @@ def _places(
         a, b = (spans(sorted(numbers)) for numbers in each)
         raise RunError.saying(code, rollout=phases[0], training=phases[1], a=a, b=b)
     if steps is None:
-        return both
-    missing = sorted({*steps} - {step for step, _ in both} - {*lacking})
+        return both, lacking
+    there = {step for step, _ in both}
+    missing = sorted({*steps} - there - {place.step for place in lacking})
     if missing:
-        there = spans(sorted({step for step, _ in both}))
-        raise UsageError.saying("mismatch.step", step=missing[0], there=there)
-    return [place for place in both if place[0] in steps]
-
-
-def _lacking(
-    runs: Sequence[Run], phases: tuple[str, str], steps: Sequence[int] | None
-) -> list[ExactPlace]:
-    """Return the steps and ranks of any run that have not both phases.
-
-    Raises:
-        RunError: a run has not recorded its phase at all.
-    """
-    there = [_places_of(run, phase) for run, phase in zip(runs, phases)]
-    return [
-        ExactPlace(*place, tuple(p for p, found in zip(phases, there) if place not in found))
-        for place in sorted(set.union(*(run.places for run in runs)) - (there[0] & there[1]))
-        if steps is None or place[0] in steps
-    ]
+        raise UsageError.saying("mismatch.step", step=missing[0], there=spans(sorted(there)))
+    return [place for place in both if place[0] in steps], lacking
 
 
 def _places_of(run: Run, phase: str) -> set[tuple[int, int]]:
@@ -175,20 +153,21 @@ def _places_of(run: Run, phase: str) -> set[tuple[int, int]]:
     if phase not in run.phases:
         standard = any(phase == known.name for known in KNOWN)  # nobody mistyped that
         hint = "" if standard else nearest_of(phase, run.phases)
-        known, switch = ", ".join(run.phases), _switch_of(run, phase)
-        given = {"run": run.path, "phase": phase, "known": known, "hint": hint, **switch}
+        given: dict[str, Any] = {
+            "run": run.path,
+            "phase": phase,
+            "known": ", ".join(run.phases),
+            "hint": hint,
+        }
+        # Which setting of the run left it out, as far as its configuration says it.
+        config, of = run.config(), next((known for known in KNOWN if known.name == phase), None)
+        if config is not None and of is not None and of.switch is not None:
+            if not getattr(config, of.switch):
+                given["switch"] = of.switch
+            elif of.counts_tokens:
+                given["first"] = config.token_range_start
         raise RunError.saying("mismatch.no_phase", **given)
     return {(s, r) for s, r in run.places if phase in run.phases_at(s, r)}
-
-
-def _switch_of(run: Run, phase: str) -> dict[str, Any]:
-    """Return which setting of a run left a phase out, as far as its configuration says it."""
-    config, of = run.config(), next((known for known in KNOWN if known.name == phase), None)
-    if config is None or of is None or of.switch is None:
-        return {}
-    if not getattr(config, of.switch):
-        return {"switch": of.switch}
-    return {"first": config.token_range_start} if of.counts_tokens else {}
 
 
 def _one(
@@ -215,7 +194,7 @@ def _one(
             return concluded(*pads_told)
         if own is None and (own := own_padding(*sides)):
             return concluded(*pads, own=own)
-        return _compared(runs, sides, mapping, decode)
+        return _compared(sides, mapping, decode)
 
     one = _with_padding(concluded)
     if shown is not None and one.walk is not None and one.sampled is not None:
@@ -255,27 +234,28 @@ def _with_padding(concluded: Callable[..., _Compared]) -> _Compared:
     )
 
 
-def _compared(
-    runs: Sequence[Run], sides: Sequence[Side], mapping: CellMapping, decode: Decode | None
-) -> _Compared:
+def _compared(sides: Sequence[Side], mapping: CellMapping, decode: Decode | None) -> _Compared:
     """Return what two phases of one step of one rank say."""
     step, rank, phases = sides[0].step, sides[0].rank, (sides[0].phase, sides[1].phase)
     ended = [without_padding(a.tokens, b.tokens) for a, b in permutations(sides)]
     for side, tokens in zip(sides, ended):
         side.tokens = tokens
     walk = Walk(sides[0], sides[1], mapping, decode)
-    sampled = Sampled(runs, step, rank)
-    weights = unlike_weights(walk, runs, phases)
-    walk, moved, is_doubtful = _in_their_order(walk, weights, sampled, decode)
+    sampled = Sampled([side.run for side in sides], step, rank)
+    weights = unlike_weights(walk)
+    walk, moved, is_doubtful = _in_their_order(walk, weights, sampled)
     stages = [*walk.stages.values()]
-    conclusion: _Conclusion
+    conclusion: _Conclusion | None
     if moved is not None and is_doubtful:
         status = Agreement.PARTED if sampled.is_apart(walk) else Agreement.UNDECIDED
         conclusion = status, None, None, (moved,)
         stages = [replace(stage, born=0) for stage in stages]
     else:
-        conclusion = _conclusion(walk, weights, sampled)
+        conclusion = first_answer(_CONCLUSIONS, _Step(walk, weights, sampled))
+    assert conclusion is not None
     status, cause, first, said = conclusion
+    if status is Agreement.PARTED and not is_doubtful:
+        said = (*said, *also_different(walk, weights, sampled, cause, first, said))
     experts = other_experts(walk)
     modes = said_of_modes(walk)
     if modes is not None and status is Agreement.PARTED and cause in _BY_WHAT_IS_COMPUTED:
@@ -314,7 +294,7 @@ def _compared(
 
 
 def _in_their_order(
-    walk: Walk, weights: Sequence[Weight], sampled: Sampled, decode: Decode | None
+    walk: Walk, weights: Sequence[Weight], sampled: Sampled
 ) -> tuple[Walk, Message | None, bool]:
     """Return a walk whose rows stand behind the tokens that they were computed behind.
 
@@ -328,7 +308,8 @@ def _in_their_order(
     found = reordered(walk, None if parted is None else parted.name, contradicted=contradicted)
     if found is None:
         return walk, None, False
-    again = Walk(replace(walk.rollout, tokens=found.tokens), walk.training, walk.mapping, decode)
+    rollout = replace(walk.rollout, tokens=found.tokens)
+    again = Walk(rollout, walk.training, walk.mapping, walk.decode)
     counts = again.coverage
     if not counts.saved or counts.saved_aligned < counts.saved:
         missing = {"sampled": counts.sampled + found.left} if counts.sampled else {}
@@ -355,12 +336,12 @@ def _notes(walk: Walk, sampled: Sampled, said: Messages, first: Messages = ()) -
     found += unused_rules(walk.mapping, walk.rollout, walk.training)
     start, last = walk.rollout.window
     longest = max((len(s.tokens) - len(s.prompt) for s in walk.rollout.samples), default=0)
-    if start > 0 or last < longest - 1:  # tokens of the saved responses were not asked for
+    if start > 0 or last < longest - 1:  # some tokens of responses were not to be recorded
         values = {"first": start, "last": int(min(last, longest)), "of": longest}
         found.append(message("mismatch.window", **values))
     if count := walk.rollout.tokens.padding:
         found.append(message("tokens.padding_behind", count=count))
-    for side in (walk.rollout, walk.training):
+    for side in walk.sides:
         saves = [d for key in INPUT_KEYS for d in side.run.key_data(key, side.step, side.rank)]
         unlike = unlike_saved(saves, side.tokens.sequences)
         found += [*side.tokens.notes, *([] if unlike is None else [unlike])]
@@ -393,20 +374,17 @@ class _Step(NamedTuple):
         return self.sampled.is_apart(self.walk)
 
 
-def _conclusion(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Conclusion:
-    found = first_answer(_CONCLUSIONS, _Step(walk, weights, sampled))
-    assert found is not None
-    status, cause, first, said = found
-    if status is Agreement.PARTED:
-        said = (*said, *also_different(walk, weights, sampled, cause, first, said))
-    return status, cause, first, said
-
-
 def _without_values(step: _Step) -> _Conclusion | None:
-    if step.walk.matched.rows and step.walk.stages:
+    walk, said = step.walk, message("mismatch.nothing_compared")
+    if walk.matched.rows and walk.stages:
         return None
-    nothing = message("mismatch.nothing_compared")
-    said = nothing if step.walk.matched.rows else _no_rows(step.walk)
+    if not walk.matched.rows:  # no two sequences begin with the same tokens, or there are none
+        empty = next((side for side in walk.sides if not side.tokens.sequences), None)
+        if empty is not None:
+            said = message("mismatch.no_sequences", phase=empty.phase)
+        else:
+            rollout, training = (str(side.tokens.sequences[0][:8].tolist()) for side in walk.sides)
+            said = message("mismatch.no_common_tokens", rollout=rollout, training=training)
     return Agreement.UNDECIDED, None, None, (said,)
 
 
@@ -489,22 +467,11 @@ def _without_difference(step: _Step) -> _Conclusion:
     return Agreement.IDENTICAL if same else Agreement.WITHIN_ROUNDING, None, None, step.few
 
 
-#: In the order in which they are asked: values, weights, then log-probabilities.
+#: In the order in which they are tried: values, weights, then log-probabilities.
 _CONCLUSIONS: tuple[Callable[[_Step], _Conclusion | None], ...] = (
     *(_without_values, _by_value, _by_weights, _not_finite, _misplaced, _by_tokens),
     *(_apart_of_few, _without_logits, _by_sampling, _too_few, _without_difference),
 )
-
-
-def _no_rows(walk: Walk) -> Message:
-    """Say with what the sequences of both begin, as none begin alike; or that there are none."""
-    for side in (walk.rollout, walk.training):
-        if not side.tokens.sequences:
-            return message("mismatch.no_sequences", phase=side.phase)
-    rollout, training = (
-        str(side.tokens.sequences[0][:8].tolist()) for side in (walk.rollout, walk.training)
-    )
-    return message("mismatch.no_common_tokens", rollout=rollout, training=training)
 
 
 def pads_by_each_other(rollout: Side, training: Side) -> tuple[int | None, int | None]:
@@ -549,12 +516,12 @@ def doubtful_pad(walk: Walk, found: Mismatch) -> int | None:
     unsure = [walk.rollout.tokens.unsure, walk.training.tokens.unsure]
     if found.status is Agreement.PARTED and found.first is not None:
         first = found.first
-        rows = walk.born_at(Name(first.cell, first.nth, first.io, first.path))
+        rows = walk.growth.begins_at(Name(first.cell, first.nth, first.io, first.path))
         return _of_rows(walk, rows) if len(rows) else None
     if found.status is not Agreement.UNDECIDED:
         return None
     runs = Counter[int]()
-    for side, of in zip((walk.rollout, walk.training), unsure):
+    for side, of in zip(walk.sides, unsure):
         for sequence, size in of.items():
             runs[int(side.tokens.sequences[sequence][0])] += size - 1
     pad, times = runs.most_common(1)[0] if runs else (0, 0)
@@ -591,12 +558,12 @@ def token_map(walk: Walk, most: int = _MOST_TOKENS) -> TokenMap | None:
     """
     names = [
         name
-        for name in walk.of_layers
-        if not any(other.cell.startswith(f"{name.cell}.") for other in walk.of_layers)
+        for name in walk.growth.of_layers
+        if not any(other.cell.startswith(f"{name.cell}.") for other in walk.growth.of_layers)
     ]
     if not names:
         return None
-    apart = np.stack([walk.of_layers[name] for name in names], axis=1)
+    apart = np.stack([walk.growth.of_layers[name] for name in names], axis=1)
     known = ~np.isnan(apart)
     rows = np.flatnonzero(known.any(axis=1) & (walk.tokens.sequence >= 0))
     if not rows.size:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.status import Decode
-from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH, Way
+from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH, ErrorGrowth
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import (
     Columns,
     LetsIn,
@@ -22,14 +21,13 @@ from mindrlhf_msprobe.comparison.mismatch.rows.keyed import (
 )
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     Aligned,
-    Distances,
+    NotAligned,
     Source,
-    Unfit,
     align,
     explained,
 )
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
-from mindrlhf_msprobe.comparison.mismatch.weights.weights import (
+from mindrlhf_msprobe.comparison.mismatch.weights import (
     WeightPair,
     Weights,
     compare_weights,
@@ -39,7 +37,7 @@ from mindrlhf_msprobe.comparison.pairing.fused import Fused
 from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping
 from mindrlhf_msprobe.comparison.pairing.names import Name, around, match_names
 from mindrlhf_msprobe.findings.mismatch import Stage, Token
-from mindrlhf_msprobe.sequences.matching import Matched, coverage, match
+from mindrlhf_msprobe.sequences.matching import coverage, match
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
 from mindrlhf_msprobe.storage.records import cell_of_parameter
 
@@ -55,11 +53,13 @@ class Walk:
         matched: which rows are the same token.
         coverage: how many of the tokens that there are were aligned.
         mapping: what a user says of names.
+        decode: makes texts of tokens; None without a tokenizer.
         names_of: makes of a cell of either the name that both have.
         weights: the parameters of both.
         stages: every value that was measured, by its name in the training network.
+        growth: where error begins in them, and how it grows.
         not_compared: those that both have and that could not be, unless they are one tensor in all
-            calls of both.
+            calls of both; `unmeasured` has where their rows would come from.
         named_by: those of them by which rows are named: ids and positions.
         masks: those of them that are masks, and what they let in.
     """
@@ -71,7 +71,7 @@ class Walk:
         mapping: CellMapping = NO_MAPPING,
         decode: Decode | None = None,
     ) -> None:
-        self.rollout, self.training = rollout, training
+        self.rollout, self.training = self.sides = rollout, training
         self.matched = match(rollout.tokens, training.tokens)
         windows = rollout.window, training.window
         window = max(first for first, _ in windows), min(last for _, last in windows)
@@ -87,29 +87,29 @@ class Walk:
         self.not_compared: list[tuple[Name, Message]] = []
         self.precision = (Precision(rollout), Precision(training))
         self.tokens = rollout.tokens.rows
-        self._decode = decode
+        self.decode = decode
         numbers = np.array(rollout.tokens.samples or (), np.int64)
         others = np.flatnonzero(numbers < 0)
         numbers[others] = len(rollout.samples) + np.arange(len(others))
         self._samples = numbers if len(numbers) else np.zeros(1, np.int64)
         self._sources: dict[Name, tuple[Source, Source]] = {}
         self.named_by: set[Name] = set()
-        self._unmeasured: dict[Name, tuple[Source, Source]] = {}
+        self.unmeasured: dict[Name, tuple[Source, Source]] = {}
         self._seen: set[int] = set()
         self.masks: dict[Name, LetsIn] = {}
         self._masks_measured: dict[tuple[bytes, bytes], tuple[Aligned, LetsIn | None]] = {}
-        self._way = Way(self.tokens, self.token)
+        self.growth = ErrorGrowth(self.tokens, self.token)
         for name, mine, theirs in self._values():
             self._measure(name, mine, theirs)
-        self.stages: dict[Name, Stage] = self._way.stages()
+        self.stages: dict[Name, Stage] = self.growth.stages()
 
     @cached_property
     def cells_alone(self) -> tuple[frozenset[str], frozenset[str]]:
         """The cells of each network that the other one has not, nor as parts of others.
 
-        By their own names; without those that the other side was not asked to record.
+        By their own names; without those that the other side was not to record.
         """
-        sides = (self.rollout, self.training)
+        sides = self.sides
         names = [{common(c) or c: c for c in s.cells} for s, common in zip(sides, self.names_of)]
         whole = self.weights.fused, self.weights.split
         found = []
@@ -143,7 +143,7 @@ class Walk:
         pair[1 - side] = Source(other, given[0])
         try:
             aligned = align(name, pair[0], pair[1], self.matched)
-        except Unfit:
+        except NotAligned:
             return False
         finally:
             for source in pair:
@@ -179,8 +179,8 @@ class Walk:
         sequence, position = int(tokens.sequence[row]), int(tokens.position[row])
         ids = self.rollout.tokens.sequences[sequence]
         text = ""
-        if self._decode is not None:
-            text = self._decode(ids[max(0, position + 1 - _SHOWN_TOKENS) : position + 1].tolist())
+        if self.decode is not None:
+            text = self.decode(ids[max(0, position + 1 - _SHOWN_TOKENS) : position + 1].tolist())
         call = int(tokens.call[row])
         role = self.role(row)
         if role == "response" and self.is_at_border(row):
@@ -227,10 +227,10 @@ class Walk:
         ).tolist():
             sequence = int(self.tokens.sequence[row])
             last[sequence] = max(int(self.tokens.position[row]), last.get(sequence, 0))
-        places = [at - self._asked(sequence, call) for sequence, at in last.items()]
+        places = [at - self._begun_with(sequence, call) for sequence, at in last.items()]
         return min((place for place in places if place >= 0), default=None)
 
-    def _asked(self, sequence: int, call: int) -> int:
+    def _begun_with(self, sequence: int, call: int) -> int:
         """Return the length of the prompt with which a sequence began in the rollout.
 
         A rollout without a cache is given all tokens of a response in each call, each as a sequence
@@ -262,7 +262,7 @@ class Walk:
         """The sequences of the rollout that either network is given behind padding."""
         mine, theirs = (
             set().union(*(call.behind_padding() for call in side.tokens.calls))
-            for side in (self.rollout, self.training)
+            for side in self.sides
         )
         partners = self.matched.sequences.tolist()
         return mine | {number for number, other in enumerate(partners) if other in theirs}
@@ -278,11 +278,6 @@ class Walk:
         size, position = self.rollout.tokens.block, int(self.tokens.position[row])
         return size is not None and position > 0 and position % size == 0
 
-    @property
-    def of_layers(self) -> Mapping[Name, np.ndarray]:
-        """How far each token's row is apart in what layers return; see `Way.of_layers`."""
-        return self._way.of_layers
-
     def next_token(self, sequence: int, position: int) -> int:
         """Return the training's token behind one of the rollout; -1 where there is none."""
         partner = int(self.matched.sequences[sequence])
@@ -290,14 +285,14 @@ class Walk:
         return int(tokens[position + 1]) if position + 1 < len(tokens) else -1
 
     def shift(self, name: Name) -> int | None:
-        """Return of which other position the rollout's rows are, where they are born apart.
+        """Return of which other position the rollout's rows are, where they begin to be apart.
 
         Returns:
             1 if each is the training's row of the next position of its sequence, -1 of the one
             before, and so on up to 2; None if they are none of these.
         """
         mine, theirs = self._sources[name]
-        rows = self._way.born_at(name)
+        rows = self.growth.begins_at(name)
         if not (mine.has_elements and theirs.has_elements):
             return None
         return next((by for by in (1, -1, 2, -2) if self._is_shifted(mine, theirs, rows, by)), None)
@@ -305,12 +300,15 @@ class Walk:
     def _is_shifted(self, mine: Source, theirs: Source, rows: np.ndarray, by: int) -> bool:
         looked_at = 0
         for row in rows.tolist():
-            sequence, position = int(self.tokens.sequence[row]), int(self.tokens.position[row])
-            place = self.place_in_training(sequence, position + by)
-            number = int(self.tokens.call[row])
-            if place is None or place[0] not in theirs.calls:
+            partner = int(self.matched.sequences[int(self.tokens.sequence[row])])
+            position, number = int(self.tokens.position[row]) + by, int(self.tokens.call[row])
+            size = len(self.training.tokens.sequences[partner]) if partner >= 0 else 0
+            if not 0 <= position < size:
                 continue
-            call, at = place
+            # The call and row of the training's token at that position of the same sequence.
+            call, at = (int(of[partner][position]) for of in self.training.tokens.places)
+            if call not in theirs.calls:
+                continue
             there = np.flatnonzero(theirs.rows(call).at == at)
             own = mine.rows(number)
             here = np.flatnonzero(own.at == row - self.tokens.starts[number])
@@ -322,37 +320,9 @@ class Walk:
                 break
         return looked_at > 0
 
-    def place_in_training(self, sequence: int, position: int) -> tuple[int, int] | None:
-        """Return the call and row of the training's token at a position of the same sequence."""
-        partner = int(self.matched.sequences[sequence])
-        if partner < 0 or not 0 <= position < len(self.training.tokens.sequences[partner]):
-            return None
-        call, row = (of[partner] for of in self.training.tokens.places)
-        return (int(call[position]), int(row[position])) if call[position] >= 0 else None
-
-    def born_at(self, name: Name) -> np.ndarray:
-        """Return the rows of the rollout that are born apart in a value, int64."""
-        return self._way.born_at(name)
-
-    def apart(self, name: Name) -> np.ndarray:
-        """Return how far each row of the rollout is apart in a value; see `Way.apart`."""
-        return self._way.apart(name)
-
     def sources(self, name: Name) -> tuple[Source, Source]:
         """Return where the rows of a value that was measured come from: both networks."""
         return self._sources[name]
-
-    def other_numbers(self, name: Name, given: Name) -> Numbers | None:
-        """Return whole numbers that a cell was given and that explain which of its rows part.
-
-        Args:
-            name: a value that was measured.
-            given: one that was not.
-        """
-        sources = self._unmeasured.get(given)
-        if sources is None:
-            return None
-        return other_numbers(*sources, self.matched, self._way.born_at(name))
 
     def non_finite(self, name: Name) -> list[str]:
         """Return which sides have NaN or Inf in a value, of rollout and training."""
@@ -363,7 +333,7 @@ class Walk:
                 rows = (source.rows(n, sketched=not whole).values for n in source.calls)
                 if not all(np.isfinite(values).all() for values in rows):
                     found.append(side)
-            except (ArrayFileError, Unfit):
+            except (ArrayFileError, NotAligned):
                 continue
             finally:
                 source.close()
@@ -376,7 +346,7 @@ class Walk:
             try:
                 known = source.calls[-1:]
                 values = source.rows(known[0]).values[:_LOOKED_AT] if known else np.zeros(0)
-            except (ArrayFileError, Unfit):
+            except (ArrayFileError, NotAligned):
                 # The largest and smallest elements, if they are enough to say that all elements are
                 # numbers of a lower dtype.
                 dtypes = {form.dtype for value in source.values for form in value.forms()}
@@ -394,14 +364,13 @@ class Walk:
         What is several values of it stands at the first of these: nothing that is made of another
         one stands before it.
         """
-        names = self.names.common_a, self.names.common_b
         mine, theirs = (
             {
                 name._replace(cell=cell): value
                 for name, value in side.values.items()
                 if (cell := common(name.cell)) is not None
             }
-            for side, common in zip((self.rollout, self.training), names)
+            for side, common in zip(self.sides, self.names_of)
         )
         found = []
         for name, value in theirs.items():
@@ -422,12 +391,12 @@ class Walk:
     def _measure(self, name: Name, mine: Source, theirs: Source) -> None:
         try:
             aligned, lets_in = self._aligned(name, mine, theirs)
-        except Unfit as error:
+        except NotAligned as error:
             own = [None if s.is_fused else s.values[0].prints for s in (mine, theirs)]
             if own[0] is not None and len(own[0]) == 1 and own[0] == own[1]:
                 return  # one tensor in all calls of both, such as a constant
             self.not_compared.append((name, error.why))
-            self._unmeasured[name] = mine, theirs
+            self.unmeasured[name] = mine, theirs
             by = self.rollout.aligned_by, self.training.aligned_by
             if all(of is not None and of <= known for of, known in zip(own, by)):
                 self.named_by.add(name)
@@ -442,10 +411,17 @@ class Walk:
         limit = self._limit(aligned)
         if lets_in is not None:
             self.masks[name] = lets_in
-        self._way.add(aligned, limit, made=made, mask=lets_in is not None)
+        self.growth.add(aligned, limit, made=made, mask=lets_in is not None)
 
     def _limit(self, aligned: Aligned) -> float:
-        return allowed(aligned.name.cell, aligned.distances, aligned.columns, *self.precision)
+        """Return the relative distance of rows that rounding explains in a cell and all inside it.
+
+        Roundings of n cells one behind the other are independent: √n times that of one.
+        """
+        cell, (a, b) = aligned.name.cell, self.precision
+        dtype = min(a.lowest(cell), b.lowest(cell), key=roundoff)
+        cells = 1 + max(a.inside[cell], b.inside[cell])
+        return explained(dtype, aligned.columns, aligned.distances.sampled) * math.sqrt(cells)
 
     def _aligned(self, name: Name, mine: Source, theirs: Source) -> tuple[Aligned, LetsIn | None]:
         """Measure one value's rows; those of masks and scores column by column.
@@ -453,7 +429,7 @@ class Walk:
         What all layers are given of these is measured once.
 
         Raises:
-            Unfit: they cannot be brought together.
+            NotAligned: they cannot be brought together.
         """
         columns = columns_of(mine, theirs)
         if columns is Columns.KEYS:
@@ -471,7 +447,7 @@ class Walk:
                 source.take_heads()
         aligned = align(name, mine, theirs, self.matched)
         if columns is Columns.EITHER and aligned.distances.relative().max() > self._limit(aligned):
-            raise Unfit(message("mismatch.keys_or_features"))
+            raise NotAligned(message("mismatch.keys_or_features"))
         return aligned, None
 
 
@@ -510,83 +486,25 @@ def _order(of: Fused) -> np.ndarray | None:
     return None if alone else of.order
 
 
-class Numbers(NamedTuple):
-    """The numbers of one token.
-
-    Attributes:
-        row: of the rollout.
-    """
-
-    row: int
-    rollout: int
-    training: int
-
-
-def other_numbers(
-    rollout: Source, training: Source, matched: Matched, apart: np.ndarray
-) -> Numbers | None:
-    """Return other numbers that were given for one token, if they explain which rows part.
-
-    Positions may be counted otherwise in both, with the padding or without, and no row parts by
-    it. They explain rows that part if they are others for all of these and for no other row.
-
-    Args:
-        rollout, training: a value with one whole number for each token.
-        apart: int64 [any], rows of the rollout that part.
-    """
-    found: dict[int, tuple[int, int]] = {}
-    starts = rollout.side.tokens.rows.starts
-    try:
-        theirs = {number: _numbers(training, number) for number in training.values[0].calls}
-        for number in rollout.values[0].calls:
-            mine = _numbers(rollout, number)
-            for other, at, wanted in matched.partners[number].by_call:
-                if other in theirs:
-                    pairs = zip(mine[at].tolist(), theirs[other][wanted].tolist())
-                    found |= zip((starts[number] + at).tolist(), pairs)
-    except (ArrayFileError, Unfit):
-        return None
-    differ = {row for row, (x, y) in found.items() if x != y}
-    if not differ or differ != {*apart.tolist()}:
-        return None
-    row = min(differ)
-    return Numbers(row, *found[row])
-
-
-def _numbers(source: Source, number: int) -> np.ndarray:
-    """Return a number for each token of a call, in the order of its rows.
-
-    Raises:
-        ArrayFileError: they were not stored.
-        Unfit: it has other shapes, or no whole numbers.
-    """
-    call, value = source.side.tokens.calls[number], source.values[0]
-    if len(source.values) == 1 and value.has_elements:
-        found = value.record(number).array()
-        if found.dtype.kind in "iu" and found.size == call.batch * call.width:
-            turned = found.shape == (call.width, call.batch) and call.width != call.batch
-            return (found.T if turned else found).reshape(-1)
-        if found.dtype.kind in "iu" and found.size == call.width:
-            return np.tile(found.reshape(-1), call.batch)
-    raise Unfit(message("mismatch.no_layout"))
-
-
 _EXACT = "float32"
 
 
 class Precision:
-    """The lowest floating dtype of each cell of one side: its parameters and inner cells too."""
+    """The lowest floating dtype of each cell of one side: its parameters and inner cells too.
+
+    Attributes:
+        inside: how many cells are inside each.
+    """
 
     def __init__(self, side: Side) -> None:
         self._own: dict[str, str] = {}
-        self._inside: dict[str, int] = defaultdict(int)
+        self.inside = Counter[str]()
         for name, value in side.values.items():
             self._note(name.cell, str(value.form(value.calls[0]).dtype))
         for parameter, record in side.parameters.items():
             self._note(cell_of_parameter(parameter), str(record.leaf.dtype))
         for cell in side.cells:
-            for outer in around(cell):
-                self._inside[outer] += 1
+            self.inside.update(around(cell))
 
     def _note(self, cell: str, dtype: str) -> None:
         """Take note of a dtype that a cell computes with."""
@@ -597,20 +515,6 @@ class Precision:
     def lowest(self, cell: str) -> str:
         """Return the lowest dtype of a cell and of all inside it."""
         return self._own.get(cell, _EXACT)
-
-    def inside(self, cell: str) -> int:
-        """Return how many cells are inside one."""
-        return self._inside[cell]
-
-
-def allowed(cell: str, value: Distances, columns: int, a: Precision, b: Precision) -> float:
-    """Return the relative distance of rows that rounding explains in a cell and all inside it.
-
-    Roundings of n cells one behind the other are independent: √n times that of one.
-    """
-    dtype = min(a.lowest(cell), b.lowest(cell), key=roundoff)
-    cells = 1 + max(a.inside(cell), b.inside(cell))
-    return explained(dtype, columns, value.sampled) * math.sqrt(cells)
 
 
 def shown_dtype(values: np.ndarray) -> str | None:

@@ -1,7 +1,7 @@
 """What the axes of a tensor are: samples, tokens, heads, channels; only where that is known.
 
 Samples and tokens come from the token ids that the network was given, heads and channels from what
-its cells were built with. An axis that common layouts of these sizes call otherwise has no name.
+its cells were built with. An axis that common layouts of these sizes call by two names has none.
 """
 
 from __future__ import annotations

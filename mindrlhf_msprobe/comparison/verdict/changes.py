@@ -8,7 +8,7 @@ standard deviation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -224,26 +224,40 @@ _MOST_OF_A_PARAMETER = 1 << 26
 
 
 @rule(part("parameters"))
-def elsewhere(first: FirstDifference) -> Change | None:
+def of_another_cell(first: FirstDifference) -> Change | None:
     """Return that a parameter of A is, in B, that of another cell, or the other way round.
 
     Cells of one phase are looked at: another network may well hold the same values, as the
-    reference does those of the actor. What A holds at the other place, too, did not come there.
+    reference does those of the actor.
     """
     pair = first.pair
     if pair.a is None or pair.b is None:
         return None
+    others = (
+        (other.a, other.b, _named(other.a), _named(other.b))
+        for other, finding, _ in of_entries(first.pairs, first.finding.phase, io="parameters")
+        if finding is not None and other.a is not None and other.b is not None
+        if _named(other.a) != _named(pair.a)
+    )
+    return in_another_place(pair.a, pair.b, others)
+
+
+def in_another_place(
+    a: Record, b: Record, others: Iterable[tuple[Record, Record, str, str]]
+) -> Change | None:
+    """Return that a parameter of A is, in B, another one, or the other way round.
+
+    What A holds at the other place, too, did not come there.
+
+    Args:
+        others: further parameters of A and B, and the names of these.
+    """
     places: dict[str, str] = {}
-    for other, finding, _ in of_entries(first.pairs, first.finding.phase, io="parameters"):
-        if finding is None or other.a is None or other.b is None:
-            continue
-        if _named(other.a) == _named(pair.a):
-            continue
-        moved_there = _is_one(pair.a, other.b) and not _is_one(pair.a, other.a)
-        if "b" not in places and moved_there:
-            places["b"] = _named(other.b)
-        if "a" not in places and _is_one(pair.b, other.a):
-            places["a"] = _named(other.a)
+    for of_a, of_b, name_a, name_b in others:
+        if "b" not in places and _is_one(a, of_b) and not _is_one(a, of_a):
+            places["b"] = name_b
+        if "a" not in places and _is_one(b, of_a):
+            places["a"] = name_a
     return Change("elsewhere", {"a": places.get("a"), "b": places.get("b")}) if places else None
 
 

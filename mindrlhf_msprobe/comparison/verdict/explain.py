@@ -12,18 +12,17 @@ from mindrlhf_msprobe.comparison.judging.status import FILE_CHANGED
 from mindrlhf_msprobe.comparison.judging.suspicion import sides
 from mindrlhf_msprobe.comparison.pairing.composed import gap_of
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import is_across, made_in_forms
-from mindrlhf_msprobe.comparison.pairing.names import ROOT
+from mindrlhf_msprobe.comparison.pairing.names import OUTER, ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA, END
 from mindrlhf_msprobe.comparison.preflight.preflight import (
-    OwnStep,
     remark,
     resumed_differently,
     without_consequences,
 )
 from mindrlhf_msprobe.comparison.verdict.axes import with_axes
-from mindrlhf_msprobe.comparison.verdict.births import born, born_reasons
-from mindrlhf_msprobe.comparison.verdict.culprits.culprits import (
+from mindrlhf_msprobe.comparison.verdict.beyond_rounding import error_begins, said_of_beginning
+from mindrlhf_msprobe.comparison.verdict.culprits import (
     OF_WHAT_AGREES,
     before_optimizer,
     check_first,
@@ -31,7 +30,6 @@ from mindrlhf_msprobe.comparison.verdict.culprits.culprits import (
     culprit_reasons,
     enters_optimizer,
 )
-from mindrlhf_msprobe.comparison.verdict.culprits.sampling import all_tokens, counts_tokens
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
@@ -45,11 +43,6 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
 )
 from mindrlhf_msprobe.comparison.verdict.history import of_entries
 from mindrlhf_msprobe.comparison.verdict.inside import inside
-from mindrlhf_msprobe.comparison.verdict.made_of import (
-    made_of_output,
-    output_before,
-    own_arithmetic,
-)
 from mindrlhf_msprobe.comparison.verdict.next_step import (
     DECIDED,
     bisected,
@@ -67,12 +60,20 @@ from mindrlhf_msprobe.comparison.verdict.occasion import (
     other_attributes,
     place_of,
 )
+from mindrlhf_msprobe.comparison.verdict.sampling import all_tokens, counts_tokens
 from mindrlhf_msprobe.findings import Cause, Culprit, Divergence, Finding, Preflight, Status
-from mindrlhf_msprobe.phases import INPUT_KEYS, PROMPTS, key_data_home, phase_table, role_of
+from mindrlhf_msprobe.phases import (
+    INPUT_KEYS,
+    PROMPTS,
+    key_data_home,
+    phase_table,
+    role_of,
+    standard_key,
+)
 from mindrlhf_msprobe.storage.manifest.run_file import COUNTER, counted_at
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
 _NAMED_CAUSES = {
     Status.UNREADABLE: Cause.UNREADABLE,
@@ -116,8 +117,7 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
     if cause is Cause.FILE:  # nothing else is known
         return found
     phase = phase_table({}).get(finding.phase or "")
-    a, b = (OwnStep(view.run, *view.own(finding.step, finding.rank)) for view in history.sides)
-    checks = check_first(preflight, first, found.cause, origin, (a, b))
+    checks = check_first(preflight, first, found.cause, origin)
     preflight = without_consequences(preflight, finding.step)
     occasion = occasion_of(first)
     by_name = first.left_out and not first.left_out.all_else
@@ -135,17 +135,17 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
     if earlier is not first.pair:  # recorded before it, a parameter, and may come of it
         why = (*why, message("explanation.recorded_late", record=earlier.record.name))
     why = (*why, *occasion_reasons(occasion, finding), *history.in_two_roles(finding))
-    birth = born(first)
-    if birth is not None:
-        why = (*why, *born_reasons(birth))
+    beginning = error_begins(first)
+    if beginning is not None:
+        why = (*why, *said_of_beginning(beginning))
     metrics = None if first.record.leaf.type == "str" else finding.metrics  # bytes of a text
     return replace(
         found,
         max_abs_err=metrics.max_abs_err if metrics else None,
         max_rel_err=metrics.max_rel_err if metrics else None,
         reasons=(_happened(finding), *why, *hint),
-        **_proposed(first, origin if birth is None else birth.entry, culprit),
-        born=birth,
+        **_proposed(first, origin if beginning is None else beginning.entry, culprit),
+        born=beginning,
         occasion=occasion,
         culprit=culprit,
         non_finite_in=sides(finding) if finding.status is Status.NON_FINITE else (),
@@ -607,3 +607,72 @@ _CAUSES: tuple[Callable[[FirstDifference], _Explained | None], ...] = (
     *(_output_in_one_run, _state_of_optimizer, _parameter_gradient, _operator, _cell),
     *(_unreadable_phase, _parameter, _missing, _input, _container),
 )
+
+
+#: What a trainer makes of what its network returns.
+_OF_OUTPUTS = ("old_log_prob", "ref_log_prob", "log_prob", "entropy", "values")
+#: What it makes of what it was given, what the networks gave, and what it is set to.
+_REWARDS = ("rewards", "reward")
+_OWN = (*_REWARDS, "advantages", "returns")
+
+
+def output_before(first: FirstDifference) -> tuple[Entry, Record] | None:
+    """Return the call whose output a key was made of, with its logits, else its first output.
+
+    It is the last one of the key's phase with no cell around it, but one that trains it. None where
+    anything of the phase does not agree bit for bit, or was not recorded.
+    """
+    key, phase = standard_key(first.finding.key or ""), first.event.phase
+    if key not in _OF_OUTPUTS or first.finding.status is Status.UNREADABLE:
+        return None
+    outputs: list[tuple[Entry, Record]] = []
+    for pair, finding, entry in of_entries(first.before):
+        if finding is None or entry.phase != phase:
+            continue
+        if finding.status is not Status.IDENTICAL:
+            return None
+        outermost = entry.cell == ROOT or (entry.parent is None and entry.cell != OUTER)
+        if entry.direction == "forward" and outermost and pair.record.io == "output":
+            outputs.append((entry, pair.record))
+    last = [record for entry, record in outputs if entry is outputs[-1][0]]
+    if not last:
+        return None
+    return outputs[-1][0], next((r for r in last if _is_of_vocabulary(r, first.record)), last[0])
+
+
+def _is_of_vocabulary(output: Record, key: Record) -> bool:
+    """Return whether an output has an axis more than what was made of it: one for each token id."""
+    shapes = output.leaf.shape, key.leaf.shape
+    return None not in shapes and len(shapes[0] or ()) == len(shapes[1] or ()) + 1
+
+
+def made_of_output(first: FirstDifference) -> Message | None:
+    """Say that a key differs while what its network returned does not; None where it is unknown."""
+    found = output_before(first)
+    if found is None:
+        return None
+    _, output = found
+    code = "made_of_logits" if _is_of_vocabulary(output, first.record) else "made_of_output"
+    names = {"key": first.finding.key, "phase": first.event.phase, "record": output.name}
+    return message(f"explanation.{code}", **names)
+
+
+def own_arithmetic(first: FirstDifference) -> Message | None:
+    """Say that the trainer itself made a key differ, and that no recording tells more of it.
+
+    Only where all that was recorded before agrees bit for bit, the responses or what a network gave
+    for them among it, and no phase of the trainer's own may have made it; else None.
+    """
+    key = first.finding.key or ""
+    kind = key.partition(".")[0]  # rewards.format is what one reward function gave
+    before = [(pair, found) for pair, found in first.before if found is not None]
+    if kind not in _OWN or any(found.status is not Status.IDENTICAL for _, found in before):
+        return None
+    keys = [*dict.fromkeys(found.key for _, found in before if found.key is not None)]
+    homes = [home for home in map(key_data_home, keys) if home is not None]
+    if not any(home.phase and not home.before_phase for home in homes):
+        return None
+    recorded = {pair.entry.phase for pair, _ in before if pair.entry is not None}
+    if any(config and {*config.phases} - recorded for config in configs(first.runs)):
+        return None
+    return message("explanation.own_arithmetic", key=key, keys=keys, rewards=kind in _REWARDS)

@@ -6,54 +6,59 @@ recorded it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property
 
-from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
-from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, EventKey
+from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN
 from mindrlhf_msprobe.comparison.verdict.history import (
     History,
-    LeftOut,
     PairFindings,
     StepFindings,
     of_entries,
     same,
 )
 from mindrlhf_msprobe.config import ProbeConfig, phases_of
-from mindrlhf_msprobe.findings import Finding, Status
+from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry, Record, cell_name, is_optimizer_state
+from mindrlhf_msprobe.storage.records import Entry, cell_name, is_optimizer_state
 
 ONE_SIDED = (Status.ONLY_IN_A, Status.ONLY_IN_B)
 
 
-@dataclass(frozen=True)
 class FirstDifference:
     """The first pair of a step and rank, in causal order, that does not agree.
 
-    Attributes:
-        index: its number among the pairs of the step.
+    Args:
+        step: the compared step.
+        index: the number of the pair in it.
         history: the steps of its rank.
+
+    Attributes:
+        runs: both runs.
+        pairs: all pairs of the step.
+        left_out: what the caller left out of the comparison.
+        pair, finding: the pair itself, and what its comparison found.
+        event: where it is in the order of the step.
+        entry: the entry it belongs to; None for key data.
+        origin: the name of that entry.
+        record: the record of A, or that of B if A has none.
     """
 
-    step: StepFindings
-    index: int
-    history: History
-
-    @property
-    def runs(self) -> tuple[Run, Run]:
-        """Both runs."""
-        a, b = self.history.sides
-        return a.run, b.run
-
-    @property
-    def pairs(self) -> PairFindings:
-        """All pairs of the step."""
-        return self.step.pairs
+    def __init__(self, step: StepFindings, index: int, history: History) -> None:
+        self.step, self.index, self.history = step, index, history
+        a, b = history.sides
+        self.runs: tuple[Run, Run] = (a.run, b.run)
+        self.pairs, self.left_out = step.pairs, step.left_out
+        self.pair, finding = step.pairs[index]
+        assert finding is not None
+        self.finding = finding
+        self.event, self.entry, self.record = self.pair.event, self.pair.entry, self.pair.record
+        self.origin = None if self.entry is None else self.entry.name
 
     @property
     def before(self) -> PairFindings:
@@ -66,42 +71,10 @@ class FirstDifference:
         return all(run.dialect.records_cells for run in self.runs)
 
     @property
-    def left_out(self) -> LeftOut:
-        """What the caller left out of the comparison."""
-        return self.step.left_out
-
-    @property
-    def pair(self) -> Pair:
-        """The pair itself."""
-        return self.pairs[self.index][0]
-
-    @property
-    def finding(self) -> Finding:
-        """What its comparison found."""
-        finding = self.pairs[self.index][1]
-        assert finding is not None
-        return finding
-
-    @property
-    def event(self) -> EventKey:
-        """Where it is in the order of the step."""
-        return self.pair.event
-
-    @property
-    def entry(self) -> Entry | None:
-        """The entry it belongs to; None for key data."""
-        return self.pair.entry
-
-    @property
     def called(self) -> Entry:
         """The entry, where it belongs to one."""
         assert self.entry is not None
         return self.entry
-
-    @property
-    def origin(self) -> str | None:
-        """The name of the entry it belongs to."""
-        return None if self.entry is None else self.entry.name
 
     @property
     def parent(self) -> str | None:
@@ -116,11 +89,6 @@ class FirstDifference:
     def is_of_state(self) -> bool:
         """Whether it is of the state of an optimizer."""
         return self.entry is not None and is_optimizer_state(self.entry.cell)
-
-    @property
-    def record(self) -> Record:
-        """The record of A, or that of B if A has none."""
-        return self.pair.record
 
     @cached_property
     def config(self) -> ProbeConfig | None:
@@ -213,28 +181,27 @@ def in_time(step: StepFindings, index: int, history: History) -> StepFindings:
         if other.a is not None and other.b is not None and other.event != pair.event
         if cell == ROOT or of.cell.startswith(f"{cell}.")
     ]
-    handed = [other for other in late if _is_what_was_handed(other, pair)]
+
+    def is_handed(parameter: Pair) -> bool:
+        """Return whether a cell was handed the parameter itself, in both runs."""
+        sides = ((parameter.a, pair.a), (parameter.b, pair.b))
+        return all(p is not None and h is not None and same(p.leaf, h.leaf) for p, h in sides)
+
+    def differed_before(parameter: Pair) -> bool:
+        """Return whether a parameter differed from the start, or was changed in one run alone.
+
+        What both runs change while they run may differ because of what they computed.
+        """
+        kept = history.kept(parameter, step.plan.step)
+        if kept is None:
+            return False
+        a, b = kept
+        return a.unchanged is not b.unchanged or (a.unchanged and same(a.leaf, b.leaf) is False)
+
+    handed = (other for other in late if is_handed(other))
     tables = (other for other in late if other.record.leaf.is_discrete)
-    for other in (*handed, *(one for one in tables if _differed_before(one, step, history))):
+    for other in itertools.chain(handed, filter(differed_before, tables)):
         pairs = list(step.pairs)
         pairs.insert(index, pairs.pop(next(i for i, (p, _) in enumerate(pairs) if p is other)))
         return replace(step, pairs=tuple(pairs))
     return step
-
-
-def _is_what_was_handed(parameter: Pair, handed: Pair) -> bool:
-    """Return whether a cell was handed the parameter itself, in both runs."""
-    sides = ((parameter.a, handed.a), (parameter.b, handed.b))
-    return all(p is not None and h is not None and same(p.leaf, h.leaf) for p, h in sides)
-
-
-def _differed_before(pair: Pair, step: StepFindings, history: History) -> bool:
-    """Return whether a parameter differed from the start, or was changed in one run alone.
-
-    What both runs change while they run may differ because of what they computed.
-    """
-    kept = history.kept(pair, step.plan.step)
-    if kept is None:
-        return False
-    a, b = kept
-    return a.alike is not b.alike or (a.alike and same(a.leaf, b.leaf) is False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import cached_property
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -11,7 +10,6 @@ from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.pairing.names import ROOT, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
-from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job, StepResult, compare_whole_step
 from mindrlhf_msprobe.config import phases_of
 from mindrlhf_msprobe.findings import Earlier, Finding
@@ -125,33 +123,24 @@ class Kept:
 
     leaf: Leaf
     step: int | None
-    alike: bool
+    unchanged: bool
 
 
-@dataclass(frozen=True)
 class History:
     """The steps of one rank, one of which holds the first divergence.
 
     Attributes:
         job: the comparison.
+        sides: the two runs.
         rank: the comparison's number of it.
         results: everything that was compared.
     """
 
-    job: Job
-    rank: int
-    results: Sequence[StepResult]
-    _opened: dict[tuple[int, int, str], list[Opened]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
-    _compared: dict[int, StepFindings | None] = field(
-        default_factory=dict, repr=False, compare=False
-    )
-
-    @property
-    def sides(self) -> tuple[View, View]:
-        """The two runs."""
-        return self.job.sides
+    def __init__(self, job: Job, rank: int, results: Sequence[StepResult]) -> None:
+        self.job, self.rank, self.results = job, rank, results
+        self.sides = job.sides
+        self._opened: dict[tuple[int, int, str], list[Opened]] = {}
+        self._compared: dict[int, StepFindings | None] = {}
 
     @property
     def comparable(self) -> bool:
@@ -276,10 +265,10 @@ class History:
                 leaf, since = last[0].weights[name], last[0].step
             elif (role := self.role_of(phase)) is not None:
                 leaf, since = self.initial_weights(side, role, phase).get(name), None
-            alike = None if leaf is None else same(record.leaf, leaf)
-            if leaf is None or alike is None:
+            unchanged = None if leaf is None else same(record.leaf, leaf)
+            if leaf is None or unchanged is None:
                 return None
-            found.append(Kept(leaf, since, alike))
+            found.append(Kept(leaf, since, unchanged))
         return found[0], found[1]
 
 

@@ -2,37 +2,36 @@
 
 Nothing is said that does not hold for every element that differs, exactly or within the rounding of
 the dtype; and from statistics alone, nothing that does not hold for all four of them. Nor is it
-where another explanation holds, too, or the values are too few or too much alike to tell.
+where another explanation holds, too, or the values are too few or too much the same to tell.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.rules import first_answer
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.changes import (
-    elsewhere,
     epsilons,
+    of_another_cell,
     rotary_bases,
     standardised,
 )
-from mindrlhf_msprobe.comparison.verdict.evidence import (
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.moves import (
+    CHUNK,
+    MOST_SPANS,
+    Fitting,
     are_several,
-    bits_of_order,
-    differing,
-    tells_moved,
+    moves,
     tells_one_number,
 )
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.findings import Change, Inside, Some, Status
 from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back
@@ -49,26 +48,12 @@ _TWO_VALUES = 1e-4  # relative: so near to the largest variance, all elements ar
 _NORM_ERROR = 2.5e-6  # relative, of two norms that were summed in float32 over short blocks
 
 _MOST_ELEMENTS = 1 << 26  # of a tensor that is looked into
-_MOST_SORTED = 1 << 24
-_CHUNK = 1 << 18  # elements looked at together
 _FEW = 1 << 12  # of them, which refute most of what may have been done to all
-_MOST_PLACES = 4096  # along an axis, of which the order is looked at
-_MOST_SPANS = 32
 _MOST_ULPS = 16
 _MOST_SOME = 1 << 12  # elements that differ, of which all are kept
 _SEVERAL = 8  # elements that differ, without which nearly one number is none
 _NARROW = 0.01
 _MOST_ALIKE = 0.75  # of them, that may have one factor within rounding where it is only nearly one
-#: What takes the place of what was moved away: nothing, or a label that a loss leaves out.
-_FILLED = (0, -100)
-_SHIFTS = (1, -1, 2, -2)
-
-
-class _Fitting(NamedTuple):
-    """What may have been done to all elements that differ, and whether the values tell it."""
-
-    change: Change
-    is_certain: Callable[[], bool]
 
 
 def inside(first: FirstDifference) -> Inside | None:
@@ -82,7 +67,7 @@ def inside(first: FirstDifference) -> Inside | None:
     if pair.event.kind == DATA and _is_padding(first, pair.a, pair.b):
         found = replace(found or Inside("elements"), change=Change("padding", {}))
     if found is None or found.change is None:
-        change = first_answer((epsilons, elsewhere), first)
+        change = first_answer((epsilons, of_another_cell), first)
         if change is not None:
             basis = "elements" if pair.a.location and pair.b.location else "statistics"
             found = replace(found or Inside(basis), change=change)
@@ -241,8 +226,8 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
     Raises:
         TypeError, ValueError: they cannot be compared.
     """
-    alike = a.shape == b.shape and a.dtype == b.dtype
-    if not alike or not 0 < a.size <= _MOST_ELEMENTS or a.dtype.kind not in "biuf":
+    comparable = a.shape == b.shape and a.dtype == b.dtype
+    if not comparable or not 0 < a.size <= _MOST_ELEMENTS or a.dtype.kind not in "biuf":
         return None
     sizes = [n for n in a.shape if n != 1] or [1]
     numbers = [i for i, n in enumerate(a.shape) if n != 1] or [0]
@@ -262,7 +247,7 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
     )
     change = rotary_bases(x, y)
     if change is None:
-        fitting = [*_changes(seen), *_moves(x, y, numbers)]
+        fitting = [*_changes(seen), *moves(x, y, numbers)]
         if not fitting and seen.ulps is not None and 0 < seen.ulps <= _MOST_ULPS:
             change = Change("rounding", {"ulps": seen.ulps})
         elif len(fitting) == 1 and fitting[0].is_certain():
@@ -275,10 +260,10 @@ def of_elements(a: np.ndarray, b: np.ndarray, dtype: str) -> Inside | None:
 
 
 def _chunks(sizes: Sequence[int]) -> Iterator[tuple[slice, ...]]:
-    """Cut a shape into places of no more than _CHUNK elements, in row-major order."""
+    """Cut a shape into places of no more than CHUNK elements, in row-major order."""
     inside = math.prod(sizes[1:])
-    if inside <= _CHUNK:
-        rows = max(1, _CHUNK // max(1, inside))
+    if inside <= CHUNK:
+        rows = max(1, CHUNK // max(1, inside))
         for start in range(0, sizes[0], rows):
             yield slice(start, min(sizes[0], start + rows)), *map(slice, sizes[1:])
         return
@@ -377,17 +362,17 @@ def _add_ulps(seen: _Seen, a: np.ndarray, b: np.ndarray) -> None:
     seen.ulps = max(seen.ulps, largest)
 
 
-def _changes(seen: _Seen) -> list[_Fitting]:
+def _changes(seen: _Seen) -> list[Fitting]:
     """Return what may have been done to the value of each element that differs."""
     if seen.different < 2 or not seen.finite:
         return []
     found = [
-        _Fitting(Change("rounded", {"dtype": kind, "side": side, "every": True}), seen.are_several)
+        Fitting(Change("rounded", {"dtype": kind, "side": side, "every": True}), seen.are_several)
         for (kind, side), holds in seen.rounded.items()
         if holds
     ]
     numbers = [change for change in (_factor(seen), _offset(seen)) if change is not None]
-    return found or [_Fitting(change, seen.tell_one_number) for change in numbers]
+    return found or [Fitting(change, seen.tell_one_number) for change in numbers]
 
 
 def _factor(seen: _Seen) -> Change | None:
@@ -458,128 +443,18 @@ def _simple_near(value: float, error: float) -> list[list[int]]:
     return [[p, q] for p, q in pairs if abs(value - p / q) <= error]
 
 
-def _moves(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> list[_Fitting]:
-    """Return how the same elements may stand in other places."""
-    if a.dtype.kind == "b" or a.size > _MOST_SORTED:
-        return []
-    found = [*_shifts(a, b, numbers)]
-    if not _may_be_moved(a, b):
-        return found
-
-    def fitting(change: Change, choices: float) -> _Fitting:
-        return _Fitting(change, lambda: tells_moved(differing(a, b), a, choices))
-
-    if a.ndim == 2 and a.shape[0] == a.shape[1] and np.array_equal(a, b.T):
-        found.append(fitting(Change("transposed", {"size": a.shape[0]}), 0))
-    for axis, number in enumerate(numbers):
-        if 1 < a.shape[axis] <= _MOST_PLACES and (order := _order(a, b, axis)) is not None:
-            moved = [[i, j] for i, j in enumerate(order) if i != j]
-            known: dict[str, Any] = {"axis": number, "size": len(order), "moved": len(moved)}
-            shifts = {(i - j) % len(order) for i, j in enumerate(order)}
-            known |= {"turned": min(shifts)} if len(shifts) == 1 else {}
-            change = Change("order", known | {"from": moved[:_MOST_SPANS]})
-            found = [one for one in found if one.change.parameters.get("axis") != number]
-            found.append(fitting(change, bits_of_order(len(moved))))
-    if found or not np.array_equal(_in_order(a), _in_order(b)):
-        return found
-    if a.ndim > 1 and np.array_equal(np.sort(a, axis=-1), np.sort(b, axis=-1)):
-        change = Change("order_inside", {"axis": numbers[-1], "size": a.shape[-1]})
-        return [fitting(change, math.inf)]
-    return [fitting(Change("moved", {}), math.inf)]
-
-
-def _may_be_moved(a: np.ndarray, b: np.ndarray) -> bool:
-    """Return whether there is no NaN, and the sum of all bits is the same on both sides.
-
-    It is where the same elements stand in other places, and of other ones hardly ever.
-    """
-    apart = 0
-    for _, x, y in blocks(a, b):
-        if a.dtype.kind == "f":
-            if np.isnan(x).any() or np.isnan(y).any():
-                return False
-            x, y = x + x.dtype.type(0), y + y.dtype.type(0)  # -0.0 is 0.0
-        if a.itemsize > 8:  # a longdouble, of which not all bits are of the number
-            continue
-        bits = np.dtype(f"u{a.itemsize}")
-        apart += int(x.view(bits).sum(dtype=np.uint64)) - int(y.view(bits).sum(dtype=np.uint64))
-    return apart % (1 << 64) == 0
-
-
-def _in_order(array: np.ndarray) -> np.ndarray:
-    found = np.sort(array, axis=None)
-    give_back(array)
-    return found
-
-
-def _order(a: np.ndarray, b: np.ndarray, axis: int) -> list[int] | None:
-    """Return from which place of A each place of B along an axis comes, if that is certain."""
-    rows = [np.ascontiguousarray(np.moveaxis(x, axis, 0)) for x in (a, b)]
-    places = {row.tobytes(): i for i, row in enumerate(rows[0])}
-    if len(places) < len(rows[0]):
-        return None
-    order = [places.get(row.tobytes()) for row in rows[1]]
-    known = [i for i in order if i is not None]
-    return known if len({*known}) == len(rows[0]) else None
-
-
-def _shifts(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> Iterator[_Fitting]:
-    """Yield how far B's elements may stand behind A's along an axis, what fell off being lost.
-
-    It is a shift of the whole where in its place stands what A has there, or what is filled in.
-    """
-    for axis, number in enumerate(numbers):
-        n = a.shape[axis]
-        x, y = np.moveaxis(a, axis, 0), np.moveaxis(b, axis, 0)
-        for shift in _SHIFTS:
-            if n >= 2 * abs(shift) + 2 and _same(*_overlap(x, y, shift)):
-                came = y[:shift] if shift > 0 else y[shift:]
-                stood = x[:shift] if shift > 0 else x[shift:]
-                filled = next((v for v in _FILLED if bool((came == v).all())), None)
-                whole = filled is not None or np.array_equal(came, stood)
-                known: dict[str, Any] = {"axis": number, "size": n, "by": shift}
-                known |= {"filled": filled, "whole": whole}
-                change = Change("shifted", known)
-                yield _Fitting(change, partial(_tells_shift, x, y, shift, a))
-
-
-def _overlap(x: np.ndarray, y: np.ndarray, shift: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return what stands in Y, and where it stood in X before a shift along the first axis."""
-    return (y[shift:], x[:-shift]) if shift > 0 else (y[:shift], x[-shift:])
-
-
-def _tells_shift(x: np.ndarray, y: np.ndarray, shift: int, a: np.ndarray) -> bool:
-    """Return whether a shift along the first axis is told from another one, and from changes.
-
-    Args:
-        x, y: views of A and B.
-    """
-    periods = range(1, min(len(x) // 2, _MOST_PLACES) + 1)
-    if any(_same(x[by : by + 1], x[:1]) and _same(*_overlap(x, x, by)) for by in periods):
-        return False
-    places = slice(shift, None) if shift > 0 else slice(None, shift)
-    return tells_moved(differing(x[places], y[places]), a, math.log2(a.ndim * len(_SHIFTS)))
-
-
-def _same(new: np.ndarray, old: np.ndarray) -> bool:
-    """Return whether two arrays are equal, some rows at a time."""
-    rows = max(1, _CHUNK * len(old) // max(1, old.size))
-    places = (slice(start, start + rows) for start in range(0, len(old), rows))
-    return all(bool((new[place] == old[place]).all()) for place in places)
-
-
 def _spans(flags: np.ndarray) -> tuple[tuple[tuple[int, int], ...], int]:
     """Return the spans of true flags, the first of them at least, and how many flags are true."""
     edges: list[int] = []
     before = False
-    for start in range(0, flags.size, _CHUNK):
-        part = flags[start : start + _CHUNK]
+    for start in range(0, flags.size, CHUNK):
+        part = flags[start : start + CHUNK]
         changes = np.flatnonzero(part != np.concatenate(([before], part[:-1])))
-        edges += (changes[: 2 * _MOST_SPANS] + start).tolist()
+        edges += (changes[: 2 * MOST_SPANS] + start).tolist()
         before = bool(part[-1])
-        if len(edges) >= 2 * _MOST_SPANS:
+        if len(edges) >= 2 * MOST_SPANS:
             break
-    ends = [*edges, flags.size][: 2 * _MOST_SPANS]
+    ends = [*edges, flags.size][: 2 * MOST_SPANS]
     spans = [(i, j - 1) for i, j in zip(ends[::2], ends[1::2])]
     return tuple(spans), int(np.count_nonzero(flags))
 
@@ -676,7 +551,7 @@ def _offset_of(
 def _with_prompts(found: Inside, first: FirstDifference) -> Inside:
     """Add the prompts that all samples which differ belong to, if some others have another."""
     rows = next((some for some in found.where if some.what == "element" or some.axis == 0), None)
-    if rows is None or len(rows.spans) == _MOST_SPANS:
+    if rows is None or len(rows.spans) == MOST_SPANS:
         return found
     prompts_of_a = [
         pair.a

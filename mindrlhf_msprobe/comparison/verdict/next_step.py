@@ -78,87 +78,64 @@ def next_step(first: FirstDifference, origin: str | None) -> dict[str, Any] | No
         compared = {entry.phase for _, f, entry in of_entries(first.pairs) if f is not None}
         known = phase.name in compared and not phase.counts_tokens  # all tokens never are recorded
         return None if known else section
-    return _closer(section, first, first.entry, origin)
+    return _closer(section, first, origin)
 
 
 def _closer(
-    section: dict[str, Any], first: FirstDifference, entry: Entry, origin: str | None
+    section: dict[str, Any], first: FirstDifference, origin: str | None
 ) -> dict[str, Any] | None:
     """Return a phase's section, or that of the one cell where that is known; None if recorded."""
-    config = first.config
+    config, entry, finding = first.config, first.called, first.finding
+    elements = config is not None and config.task == "tensor"
     if is_operator(origin or entry.name) or is_operator(entry.name):
-        return _of_operator(section, first, entry, origin)
+        # The elements of all its calls inside its cell: their numbers are others where other cells
+        # are recorded.
+        if config is None or elements:
+            return None
+        section = section | {"task": "tensor", "level": config.level}
+        if (cell := cell_of(first, origin or entry.name)) is not None:
+            section["include"] = [f"^{re.escape(cell)}$"]
+        if is_operator(origin or entry.name):
+            section["entries"] = [f"{cell_name(origin or entry.name)}."]
+        return section
     first_token = 0 if config is None else config.token_range_start
     if _is_at_input(first) and 0 < first_token == entry.token:  # an earlier token may differ
         return section
-    elements = config is not None and config.task == "tensor"
-    if _is_cell_known(first, entry, origin):
-        if elements:
-            return _operators_in(section, first, entry, origin)
-        return section | _elements(first, entry, origin)
+    earlier, name = first.step.earlier, cell_name(origin or entry.name)
+    # No cell that was left out can be the one to blame: there is none; or what it was given agrees,
+    # and all cells inside it were recorded.
+    is_known = not first.filtered or (earlier is not None and earlier.knows(finding, origin))
+    is_known = is_known or (
+        first.event.kind == END
+        and all_inside_recorded(first.runs, finding.rank, finding.phase or "", name)
+    )
+    if is_known and not elements:
+        return section | _elements(first, origin)
+    if is_known:
+        # The operators in the cell that computed another output: where they were not recorded,
+        # where Python runs them (in a graph no operator is an entry), and it was given the same.
+        computed = first.event.kind == END and entry.direction in ("forward", "backward")
+        devices = [file.device or {} for run in first.runs for file in run.run_files]
+        in_python = all(device.get("mode") == _PYNATIVE for device in devices)
+        if config is None or config.level != "L0" or not (computed and in_python):
+            return None
+        wanted = _elements(first, origin) | {"level": "mix"}
+        wanted.pop("entries", None)  # they are parts of names of cells
+        patterns = [pattern.replace("(\\.|$)", "$") for pattern in wanted["include"]]
+        return section | wanted | {"include": patterns}
     # The culprit may be a cell that was left out: not where a cell was given the same, nor
     # where no cell is around it that could come before.
     blamed = first.event.kind == END or origin not in (None, entry.name)
     return None if elements and (blamed or entry.cell == ROOT) else section
 
 
-def _of_operator(
-    section: dict[str, Any], first: FirstDifference, entry: Entry, origin: str | None
-) -> dict[str, Any] | None:
-    """Return a section that records the elements of an operator; None where they are at hand.
-
-    Of all its calls inside its cell: their numbers are others where other cells are recorded.
-    """
-    config, cell = first.config, cell_of(first, origin or entry.name)
-    if config is None or config.task == "tensor":
-        return None
-    wanted = section | {"task": "tensor", "level": config.level}
-    if cell is not None:
-        wanted["include"] = [f"^{re.escape(cell)}$"]
-    if is_operator(origin or entry.name):
-        wanted["entries"] = [f"{cell_name(origin or entry.name)}."]
-    return wanted
-
-
-def _operators_in(
-    section: dict[str, Any], first: FirstDifference, entry: Entry, origin: str | None
-) -> dict[str, Any] | None:
-    """Return a section that records the operators in the cell that computed otherwise.
-
-    None where they were recorded, where Python does not run them, and where what the cell was given
-    or holds is to blame.
-    """
-    config, of_cell = first.config, ("forward", "backward")
-    computed = first.event.kind == END and entry.direction in of_cell
-    # In a graph no operator is an entry: both runs must be known to be PyNative.
-    devices = [file.device or {} for run in first.runs for file in run.run_files]
-    in_python = all(device.get("mode") == _PYNATIVE for device in devices)
-    if config is None or config.level != "L0" or not (computed and in_python):
-        return None
-    wanted = _elements(first, entry, origin) | {"level": "mix"}
-    wanted.pop("entries", None)  # they are parts of names of cells
-    patterns = [pattern.replace("(\\.|$)", "$") for pattern in wanted["include"]]
-    return section | wanted | {"include": patterns}
-
-
 def _is_at_input(first: FirstDifference) -> bool:
     return first.event.kind == BEGIN and first.finding.io == "input"
 
 
-def _is_cell_known(first: FirstDifference, entry: Entry, origin: str | None) -> bool:
-    """Return whether no cell that was left out of the recording can be the one to blame."""
-    finding, earlier = first.finding, first.step.earlier
-    if not first.filtered or (earlier is not None and earlier.knows(finding, origin)):
-        return True
-    # What a cell was given agrees, and all cells inside it were recorded: it is this one.
-    return first.event.kind == END and all_inside_recorded(
-        first.runs, finding.rank, finding.phase or "", cell_name(origin or entry.name)
-    )
-
-
-def _elements(first: FirstDifference, entry: Entry, origin: str | None) -> dict[str, Any]:
+def _elements(first: FirstDifference, origin: str | None) -> dict[str, Any]:
     """Return what is added to a section to record the elements of the cell that is to blame."""
-    a, b = first.runs
+    (a, b), entry = first.runs, first.called
     cells = [cell_name(origin) if origin else entry.cell]
     only_inputs = _is_at_input(first)
     if only_inputs and entry.cell not in cells:  # handed on by the container's own code
@@ -188,7 +165,7 @@ def _elements(first: FirstDifference, entry: Entry, origin: str | None) -> dict[
 
 
 def _patterns(step: StepFindings, phase: str, cells: Sequence[str]) -> list[str]:
-    """Return patterns for cells of A, and for what B calls them where that is otherwise."""
+    """Return patterns for cells of A, and for what B calls them where that is another name."""
     found: dict[str, None] = {}
     of_phase = [*of_entries(step.pairs, phase)]
     for cell in cells:
@@ -268,7 +245,7 @@ def next_update(culprit: Culprit, first: FirstDifference) -> dict[str, Any] | No
     """Return the settings that record the update before a parameter that differs, and its phase.
 
     From the update's step to that of the parameter, with gradients: statistics and fingerprints
-    are enough to tell. None where something else is asked for, or a run of these settings would
+    are enough to tell. None where something else is needed, or a run of these settings would
     have recorded it already.
     """
     if culprit.code not in _BY_THE_UPDATE or culprit.details.get("trained_agrees"):
@@ -336,7 +313,7 @@ def _estimated_size(settings: dict[str, Any] | None, first: FirstDifference) -> 
     """Return about how many bytes statistics with these settings take, of one step and rank.
 
     From the cells of the networks in run.json, and from how often the step went through each phase.
-    None where the networks were not recorded, or elements are asked for, whose sizes they do not
+    None where the networks were not recorded, or elements are wanted, whose sizes they do not
     tell.
     """
     wanted = _config(settings)
@@ -388,7 +365,7 @@ def bisected(settings: dict[str, Any], first: FirstDifference) -> dict[str, Any]
 
     First the range of layers that may be to blame: behind the last one that is known to agree, up
     to the one that differs. If all cells of these are too much, the outputs of every n-th layer.
-    Settings that take less, choose cells already or ask for elements are returned as they are.
+    Settings that take less, choose cells already or want elements are returned as they are.
     """
     chosen = settings.get("include") or settings.get("task", "statistics") != "statistics"
     if chosen or _is_within_budget(settings, first):
@@ -424,7 +401,7 @@ def _pass_of(entry: Entry) -> tuple[str, int, int | None, int]:
 
 
 class _Layers:
-    """The layers of a network: the cells that are alike but for a number.
+    """The layers of a network: the cells whose names differ by a number alone.
 
     Attributes:
         prefix: of their names, before the number.

@@ -19,7 +19,6 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
     FirstDifference,
     event,
 )
-from mindrlhf_msprobe.comparison.verdict.history import PairFindings
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion, Status
 from mindrlhf_msprobe.phases import LOSS_INPUTS, UPDATE_PHASES, key_data_home, phase_table
 from mindrlhf_msprobe.storage.code_lines import code_line, users_frame
@@ -82,8 +81,12 @@ def earlier_update(first: FirstDifference) -> Culprit | None:
         return None  # its cells were recorded, and say more
     if any(None in (p.a, p.b) and not p.stopped for p, _ in first.pairs if _same_key(p, pair)):
         return None  # an update that an exception ended saves less: whose micro-step is unknown
-    if _gave_the_same(before, pair, computed_in, micro_step):
-        return None
+    for other, found in before:  # another result of the updated network that agrees there
+        home = key_data_home(other.event.name) if other.event.kind == DATA else None
+        if found is None or home is None or home.phase != computed_in or home.before_phase:
+            continue
+        if other.event.micro_step == micro_step and not _same_key(other, pair):
+            return None
     record = tuple(dict.fromkeys((phase, computed_in)))
     details = {"phase": phase, "micro_step": micro_step - 1, "number": micro_step, "record": record}
     given = [
@@ -95,18 +98,6 @@ def earlier_update(first: FirstDifference) -> Culprit | None:
     if given and all(status is Status.IDENTICAL for status in given):
         details["batch_agrees"] = True
     return Culprit(CulpritCode.EARLIER_UPDATE, details)
-
-
-def _gave_the_same(before: PairFindings, pair: Pair, phase: str, micro_step: int) -> bool:
-    """Return whether another result of the updated network is known to agree in a micro-step."""
-    for other, found in before:
-        home = key_data_home(other.event.name) if other.event.kind == DATA else None
-        if found is None or home is None or home.phase != phase:
-            continue
-        given = home.before_phase  # to the network, not by it
-        if not given and other.event.micro_step == micro_step and not _same_key(other, pair):
-            return True
-    return False
 
 
 def _of_key_data(first: FirstDifference) -> Occasion:

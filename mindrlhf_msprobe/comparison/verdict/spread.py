@@ -36,40 +36,25 @@ def spread(difference: FirstDifference) -> tuple[Spread, ...]:
             of_place = found.setdefault(finding.key or finding.phase or "", [])
             entry = pair.entry  # of an operator the cell around it: itself where there is none
             of_place.append((None if entry is None else entry.around or entry.cell, finding))
-    return tuple(
-        _spread_of(place, findings, base, sizes, _layers(of_place, base, sizes))
-        for place, of_place in found.items()
-        for findings in [[finding for _, finding in of_place]]
-        if not _agree(findings)
-    )
-
-
-def _layers(
-    findings: Sequence[tuple[str | None, Finding]],
-    base: float | None,
-    sizes: Mapping[str | None, float],
-) -> tuple[Spread, ...]:
-    """Return the layers of a phase that hold a difference, in causal order.
-
-    Args:
-        findings: each with its cell.
-    """
-    layers: dict[str, list[Finding]] = {}
-    for cell, finding in findings:
-        if cell is not None:
-            match = _LAYER.match(cell)  # up to the first number in its name, else the cell itself
-            layers.setdefault(match.group() if match else cell, []).append(finding)
-    containers = {
-        ".".join(parts[:n])
-        for name in layers
-        for parts in [name.split(".")]
-        for n in range(len(parts))
-    }
-    return tuple(
-        _spread_of(name, found, base, sizes)
-        for name, found in layers.items()
-        if name not in containers and name != "root" and not _agree(found)
-    )
+    result = []
+    for place, of_place in found.items():
+        findings = [finding for _, finding in of_place]
+        if _agree(findings):
+            continue
+        layers: dict[str, list[Finding]] = {}
+        for cell, finding in of_place:
+            if cell is not None:
+                match = _LAYER.match(cell)  # up to the first number in its name, else the cell
+                layers.setdefault(match.group() if match else cell, []).append(finding)
+        parts = [name.split(".") for name in layers]
+        containers = {".".join(names[:n]) for names in parts for n in range(len(names))} | {"root"}
+        differing = tuple(
+            _spread_of(name, of_layer, base, sizes)
+            for name, of_layer in layers.items()
+            if name not in containers and not _agree(of_layer)
+        )
+        result.append(_spread_of(place, findings, base, sizes, differing))
+    return tuple(result)
 
 
 def _agree(findings: Iterable[Finding]) -> bool:

@@ -82,6 +82,10 @@ def conclude(
     else:
         first = _first_not_reached(results, job)
     count, bad = _together((result, result.tally.non_finite) for result in results)
+    unhealthy, odd = _together((result, result.tally.unhealthy) for result in results)
+    suspicious = Suspicious()
+    if odd is not None:
+        suspicious = Suspicious(unhealthy, *_place(odd), odd.micro_step, non_finite_of(odd))
     status = _outcome(counts) if first is None else Outcome.DIVERGED
     agreeing = {result.rank for result in results if result.tally.compared}
     agreeing -= {result.rank for result in candidates}
@@ -99,7 +103,7 @@ def conclude(
         parted=_diverged_ranks(candidates, first, job, results) if first else (),
         agreeing_ranks=tuple(sorted(agreeing)) if first else (),
         non_finite=NonFinite() if bad is None else NonFinite(count, *_place(bad)),
-        suspicious=_suspicious(results),
+        suspicious=suspicious,
     )
 
 
@@ -201,13 +205,6 @@ def _outcome(counts: Counter[str]) -> Outcome:
 
 def _compared_something(counts: Counter[str]) -> bool:
     return any(n and Status(status) not in ONE_SIDED for status, n in counts.items())
-
-
-def _suspicious(results: Sequence[StepResult]) -> Suspicious:
-    records, first = _together((result, result.tally.unhealthy) for result in results)
-    if first is None:
-        return Suspicious()
-    return Suspicious(records, *_place(first), first.micro_step, non_finite_of(first))
 
 
 def _together(found: Iterable[tuple[StepResult, Several]]) -> tuple[int, Finding | None]:

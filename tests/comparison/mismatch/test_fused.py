@@ -7,8 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.mismatch.weights.sketched import turned_alike, turned_distance
-from mindrlhf_msprobe.comparison.mismatch.weights.weights import compare_weights
+from mindrlhf_msprobe.comparison.mismatch.weights import (
+    compare_weights,
+    turned_alike,
+    turned_distance,
+)
 from mindrlhf_msprobe.comparison.pairing.fused import find_fused
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved, load_cells
 from mindrlhf_msprobe.comparison.pairing.names import Names, name_rule

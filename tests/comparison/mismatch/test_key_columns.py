@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import Columns, align_keys, columns_of
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
-from mindrlhf_msprobe.comparison.mismatch.rows.values import Value
-from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import NotAligned, Source
+from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.sequences.calls import read_tokens
 from mindrlhf_msprobe.sequences.matching import match
@@ -291,8 +290,8 @@ def test_a_mask_of_all_samples_says_nothing_of_their_padding(tmp_path, seed):
     matched = match(sources[0].side.tokens, sources[1].side.tokens)
     try:
         found, _ = align_keys(NAME, *sources, matched)
-    except Unfit as unfit:
-        why = unfit.why.code
+    except NotAligned as error:
+        why = error.why.code
     else:
         why = None
     if why is not None:
@@ -325,7 +324,7 @@ def test_a_mask_of_all_samples_that_lets_in_padding_is_not_said_to_agree(tmp_pat
     shared = written(mine, np.tril(np.ones((1, 1, 4, 4), bool)))
     own = theirs.source("mask")
     matched = match(shared.side.tokens, own.side.tokens)
-    with pytest.raises(Unfit) as error:
+    with pytest.raises(NotAligned) as error:
         align_keys(NAME, shared, own, matched)
     assert error.value.why.code == "mismatch.shared_mask"
     # Where both leave it out, or neither has padding, they agree.
@@ -346,7 +345,7 @@ def test_a_mask_that_tells_packed_samples_nowhere_apart_is_not_said_to_agree(tmp
     found, _, _ = aligned(mine, theirs, "mask")
     assert not found.distances.unequal.any()
     theirs.changed = {0: [(0, slice(None), row, at) for row in (3, 4, 5) for at in (0, 1, 2)]}
-    with pytest.raises(Unfit) as error:
+    with pytest.raises(NotAligned) as error:
         aligned(mine, theirs, "mask")
     assert error.value.why.code == "mismatch.packed_mask"
 
@@ -375,7 +374,7 @@ def test_what_lets_in_is_not_guessed(tmp_path):
     wrong = written(whole(tmp_path, "b", [[1, 2, 3], [4, 5, 6]]), made)
     matched = match(right.side.tokens, wrong.side.tokens)
     assert not align_keys(NAME, right, right, matched)[0].distances.unequal.any()
-    with pytest.raises(Unfit) as error:
+    with pytest.raises(NotAligned) as error:
         align_keys(NAME, wrong, right, matched)
     assert error.value.why.code == "mismatch.mask_convention"
 
@@ -385,7 +384,7 @@ def test_scores_against_a_mask_are_not_compared(tmp_path):
     phase = whole(tmp_path, "a", [[1, 2, 3]])
     mask = written(phase, np.tril(np.ones((1, 3, 3), np.uint8)))
     scores = written(whole(tmp_path, "b", [[1, 2, 3]]), np.full((1, 3, 3), 0.25, np.float32))
-    with pytest.raises(Unfit) as error:
+    with pytest.raises(NotAligned) as error:
         align_keys(NAME, mask, scores, match(mask.side.tokens, scores.side.tokens))
     assert error.value.why.code == "mismatch.mask_or_scores"
 

@@ -157,7 +157,7 @@ def test_the_real_classes_are_called_so():
 @pytest.mark.parametrize("seed", range(5))
 def test_rows_of_a_fused_weight_that_both_have_in_another_order_are_the_same(tmp_path, seed):
     """By head in one, queries, keys and values one behind the other in the other."""
-    from mindrlhf_msprobe.comparison.mismatch.weights.weights import compare_weights
+    from mindrlhf_msprobe.comparison.mismatch.weights import compare_weights
     from mindrlhf_msprobe.comparison.pairing.mapping import interleaved
     from mindrlhf_msprobe.comparison.pairing.names import Names
     from mindrlhf_msprobe.storage.arrays.npy import dtype_name, save_npy

@@ -7,8 +7,7 @@ import pytest
 
 from mindrlhf_msprobe import Probe, open_run
 from mindrlhf_msprobe.comparison.mismatch.rows import pairs
-from mindrlhf_msprobe.comparison.mismatch.rows.values import Value
-from mindrlhf_msprobe.comparison.mismatch.sides import read_side
+from mindrlhf_msprobe.comparison.mismatch.sides import Value, read_side
 from mindrlhf_msprobe.storage.arrays.sketches import ALGORITHM, SketchPlace
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record

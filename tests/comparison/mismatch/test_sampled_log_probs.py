@@ -10,8 +10,8 @@ from helpers.rollouts import recorded, sequences
 from mindspore import Tensor
 
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import LogProbTable, not_finite
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch
+from mindrlhf_msprobe.comparison.mismatch.sampling import LogProbTable, not_finite
 from mindrlhf_msprobe.findings.mismatch import Agreement, Cause
 from mindrlhf_msprobe.sequences.log_probs import RolloutRows
 

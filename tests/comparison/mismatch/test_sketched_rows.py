@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.mismatch.conclusion.births import Way
+from mindrlhf_msprobe.comparison.mismatch.growth import ErrorGrowth
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     Aligned,
+    Rows,
     explained,
     sketch_distances,
     sums_in_order,
@@ -100,7 +101,8 @@ def measured(a, b, equal):
     prints = np.arange(len(a), dtype=np.uint64)[:, None]
     rows = np.arange(len(a)), np.arange(len(a))
     typical = float(np.square(b, dtype=np.float64).sum(axis=1).mean())
-    return sketch_distances(*sums, prints, prints + ~equal[:, None], typical, rows)
+    sides = Rows(sums[0], rows[0], prints), Rows(sums[1], rows[1], prints + ~equal[:, None])
+    return sketch_distances(*sides, typical, rows)
 
 
 def born(columns, entered, returned, rows=2000):
@@ -108,7 +110,7 @@ def born(columns, entered, returned, rows=2000):
     random = np.random.default_rng(columns)
     zeros = np.zeros(rows, np.int64)
     tokens = TokenRows(np.array([0, rows]), zeros, zeros, np.arange(rows))
-    way = Way(tokens, lambda row, apart: Token(0, row, 0, 0, "response", apart, ""))
+    growth = ErrorGrowth(tokens, lambda row, apart: Token(0, row, 0, 0, "response", apart, ""))
     b = random.standard_normal((rows, columns), np.float32)
     b[0] *= 30  # the first token of a sequence often is longer
     for io, apart in (("input", entered), ("output", returned)):
@@ -117,8 +119,8 @@ def born(columns, entered, returned, rows=2000):
         found = measured(a, b, apart == 0)
         name = Name("cell", 0, io, "0")
         allowed = explained("float32", columns, found.sampled)
-        way.add(Aligned(name, np.arange(rows), found, ("Float32", "Float32"), columns), allowed)
-    return way.born_at(Name("cell", 0, "output", "0")).tolist()
+        growth.add(Aligned(name, np.arange(rows), found, ("Float32", "Float32"), columns), allowed)
+    return growth.begins_at(Name("cell", 0, "output", "0")).tolist()
 
 
 @pytest.mark.parametrize("columns", [128, 256, 512, 4096])

@@ -22,7 +22,7 @@ def walked(**cells: np.ndarray) -> SimpleNamespace:
     return SimpleNamespace(
         tokens=SimpleNamespace(sequence=sequence, position=position),
         samples=lambda rows: sequence[rows],
-        of_layers=of_layers,
+        growth=SimpleNamespace(of_layers=of_layers),
         stages=dict.fromkeys([Name("other", 0, "input", "0"), *of_layers]),
         token=lambda row, apart: Token(row // LENGTH, row % LENGTH, 7, 0, "prompt", apart),
     )

@@ -216,3 +216,23 @@ def test_a_cell_that_computes_otherwise_is_named_among_rounded_weights(tmp_path)
     one = find_mismatch(recorded(tmp_path / "run", training, rounded)).found[0]
     assert (one.cause, one.first.name) == (Cause.COMPUTATION, "down output.0")
     assert one.said[-1].code == "mismatch.rounded_weights"
+
+
+def test_what_was_moved_is_said_as_between_two_runs(tmp_path, capsys):
+    """Columns that were exchanged, and the weights of two cells."""
+    training = Network(Projection(VOCABULARY))
+    training.up.w.set_data(training.up.w * 2)
+    own = {cell: getattr(training, cell).w.asnumpy().copy() for cell in ("up", "down")}
+    exchanged = [1, 0, *range(2, HIDDEN)]
+    said = {
+        "along axis 1, in another order": {"up.w": own["up"][:, exchanged]},
+        "what A holds here, B holds at down.w": {"up.w": own["down"], "down.w": own["up"]},
+    }
+    for words, changed in said.items():
+        path = tmp_path / words[:8]
+        recorded(path, training, lambda name, values, held=changed: held.get(name, values))
+        assert main(["mismatch", str(path)]) == 1
+        assert words in " ".join(capsys.readouterr().out.split())
+        weight = find_mismatch(path).found[0].weights[0]
+        assert weight.rollout == "up.w"
+        assert weight.to_json()["moved"]["code"].startswith("inside.")

@@ -7,7 +7,7 @@ what does not.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from enum import Enum
 from functools import cached_property
@@ -19,15 +19,15 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     Aligned,
     Distances,
+    NotAligned,
     Source,
-    Unfit,
     blocks,
     distances,
     joined,
 )
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.pairing.names import Name
-from mindrlhf_msprobe.sequences.keys import Form, Queries, key_form
+from mindrlhf_msprobe.sequences.layouts import KeyShape, Queries, key_form
 from mindrlhf_msprobe.sequences.matching import Matched
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 
@@ -75,7 +75,7 @@ class _Keyed:
         return {(form.shape or (0,))[-1] for form in self._value.forms()}
 
     @cached_property
-    def forms(self) -> dict[int, Form]:
+    def forms(self) -> dict[int, KeyShape]:
         """The shape of each call whose columns are known, in their order."""
         found = {number: self.form(number) for number in self.calls}
         return {number: form for number, form in found.items() if form is not None}
@@ -94,11 +94,11 @@ class _Keyed:
         """Return the shape in a call."""
         return self._value.form(number).shape
 
-    def _form(self, number: int) -> Form | None:
+    def _form(self, number: int) -> KeyShape | None:
         call = self.side.tokens.calls[number]
         return key_form(self.shape(number), call.batch, call.width)
 
-    def form(self, number: int) -> Form | None:
+    def form(self, number: int) -> KeyShape | None:
         """Return the shape of a call as `key_form` has it; None where columns are not known."""
         form = self._form(number)
         known = form is not None and self.side.keys.known(number, form[-1])
@@ -192,15 +192,16 @@ def align_keys(
         The rows; and of a mask in how many of them what is let in.
 
     Raises:
-        Unfit: what lets a token in is not decided, nothing can be brought together, or all that
-            can agrees and samples of one row see each other, or padding of one side alone is seen.
+        NotAligned: what lets a token in is not decided, nothing can be brought together, or all
+            that can agrees and samples of one row see each other, or padding of one side alone is
+            seen.
     """
     mine, theirs = _Keyed(rollout), _Keyed(training)
-    counts = _Counts()
+    counts = Counter[tuple[str, int]]()
     try:
         masks = [_is_mask(side) for side in (mine, theirs)]
         if masks[0] != masks[1]:
-            raise Unfit(message("mismatch.mask_or_scores"))
+            raise NotAligned(message("mismatch.mask_or_scores"))
         lets_in = [_value_that_lets_in(side) if masks[0] else None for side in (mine, theirs)]
         found: list[Distances] = []
         tokens: list[np.ndarray] = []
@@ -225,13 +226,15 @@ def align_keys(
                     if bool((one.leaves_padding & ~another.sees_padding).any()):
                         unsure.add("shared_mask")
     except ArrayFileError:
-        raise Unfit(message("mismatch.keys_not_stored")) from None
+        raise NotAligned(message("mismatch.keys_not_stored")) from None
     if not sum(map(len, tokens)):
-        raise Unfit(message("mismatch.no_rows"))
+        raise NotAligned(message("mismatch.no_rows"))
     aligned = Aligned(name, np.concatenate(tokens), joined(found), max(dtypes), columns)
     if unsure and not aligned.distances.unequal.any():
-        raise Unfit(message(f"mismatch.{min(unsure)}"))
-    return aligned, counts.found() if masks[0] else None
+        raise NotAligned(message(f"mismatch.{min(unsure)}"))
+    kinds = ("padding", "later", "others", "hidden")
+    lets = LetsIn(*((counts[kind, 0], counts[kind, 1]) for kind in kinds))
+    return aligned, lets if masks[0] else None
 
 
 def _pairs(
@@ -358,7 +361,7 @@ def _value_that_lets_in(side: _Keyed) -> float:
     """Return the value with which a mask lets in.
 
     Raises:
-        Unfit: nothing decides it.
+        NotAligned: nothing decides it.
     """
     seen: set[float] = set()
     for number in side.forms:
@@ -375,7 +378,7 @@ def _value_that_lets_in(side: _Keyed) -> float:
                 *np.unique(np.take_along_axis(rows.at_tokens(), own, 2)).astype(float).tolist()
             }
     if len(seen) != 1:
-        raise Unfit(message("mismatch.mask_convention"))
+        raise NotAligned(message("mismatch.mask_convention"))
     return seen.pop()
 
 
@@ -385,45 +388,34 @@ def _of_scores(mine: _Rows, theirs: _Rows) -> Distances:
     for rows in (mine, theirs):
         values = rows.at_tokens()[..., : rows.longest]
         if values.dtype.kind not in "fiu":
-            raise Unfit(message("mismatch.kind", dtype=str(values.dtype)))
+            raise NotAligned(message("mismatch.kind", dtype=str(values.dtype)))
         before = rows.before[:, None, : rows.longest]
         kept = np.where(before & ~(values <= _HIDDEN), values, 0)
         both.append(kept.reshape(len(kept), -1))
     if both[0].shape != both[1].shape:
         heads = mine.values.shape[1], theirs.values.shape[1]
-        raise Unfit(message("mismatch.heads", rollout=heads[0], training=heads[1]))
+        raise NotAligned(message("mismatch.heads", rollout=heads[0], training=heads[1]))
     return distances(both[0], both[1])
 
 
-class _Counts:
-    """Counts rows in which a mask lets in or hides what the other does not."""
+def _of_masks(mine: _Mask, theirs: _Mask, counts: Counter[tuple[str, int]]) -> Distances:
+    """Measure how many tokens are let in by one mask alone; the norm is how many are let in.
 
-    def __init__(self) -> None:
-        self._rows = {kind: [0, 0] for kind in ("padding", "later", "others", "hidden")}
-
-    def add(self, kind: str, mine: np.ndarray, theirs: np.ndarray) -> None:
-        """Add rows by how many columns each side has more than the other."""
-        self._rows[kind][0] += int((mine > theirs).any(axis=1).sum())
-        self._rows[kind][1] += int((theirs > mine).any(axis=1).sum())
-
-    def found(self) -> LetsIn:
-        """Return all."""
-        return LetsIn(**{kind: (a, b) for kind, (a, b) in self._rows.items()})
-
-
-def _of_masks(mine: _Mask, theirs: _Mask, counts: _Counts) -> Distances:
-    """Measure how many tokens are let in by one mask alone; the norm is how many are let in."""
+    Count rows in which a mask lets in or hides what the other does not, by kind and side.
+    """
     if mine.own.shape != theirs.own.shape:
         heads = mine.own.shape[1], theirs.own.shape[1]
-        raise Unfit(message("mismatch.heads", rollout=heads[0], training=heads[1]))
+        raise NotAligned(message("mismatch.heads", rollout=heads[0], training=heads[1]))
     hidden = [(a & ~b).sum(axis=2) for a, b in ((theirs.own, mine.own), (mine.own, theirs.own))]
-    counts.add("hidden", *hidden)
     squared = hidden[0] + hidden[1]
     norms = theirs.own.sum(axis=2)
+    differing = {"hidden": hidden}
     for kind in ("padding", "later", "others"):
-        a, b = getattr(mine, kind), getattr(theirs, kind)
-        counts.add(kind, a, b)
+        a, b = differing[kind] = [getattr(mask, kind) for mask in (mine, theirs)]
         squared = squared + np.abs(a - b)
         norms = norms + b
+    for kind, (a, b) in differing.items():
+        counts[kind, 0] += int((a > b).any(axis=1).sum())
+        counts[kind, 1] += int((b > a).any(axis=1).sum())
     total = squared.sum(axis=1).astype(np.float64)
     return Distances(total, norms.sum(axis=1).astype(np.float64), total > 0)

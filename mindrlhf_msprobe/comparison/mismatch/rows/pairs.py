@@ -16,10 +16,9 @@ import numpy as np
 from mindrlhf_msprobe.common.compiled import library_beside
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.mismatch.rows.values import Value
-from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
 from mindrlhf_msprobe.comparison.pairing.names import Name
-from mindrlhf_msprobe.sequences.layouts import Layout, rows_of
+from mindrlhf_msprobe.sequences.layouts import Layout, rows_of_tokens
 from mindrlhf_msprobe.sequences.matching import Matched, Partner
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
@@ -27,8 +26,7 @@ from mindrlhf_msprobe.storage.arrays.npy import (
     ArrayFileError,
     float32_to_bfloat16_bits,
 )
-from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, Sketch, sketch_of
-from mindrlhf_msprobe.storage.records import Record
+from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, sketch_of
 
 #: Rows are taken together up to as many bytes.
 BLOCK = 4 << 20
@@ -99,32 +97,28 @@ def distances(
 
 
 def sketch_distances(
-    a: np.ndarray,
-    b: np.ndarray,
-    prints_a: np.ndarray,
-    prints_b: np.ndarray,
-    typical: float,
-    rows: tuple[np.ndarray, np.ndarray],
+    a: Rows, b: Rows, typical: float, rows: tuple[np.ndarray, np.ndarray]
 ) -> Distances:
     """Estimate the distances of rows from their sketches.
 
+    Where these are not of the same parts, no row is known to be equal.
+
     Args:
-        a, b: float32 [rows, sums].
-        prints_a, prints_b: uint64 [rows, any], fingerprints of the rows. Where they are not of the
-            same parts, no row is known to be equal.
         typical: the mean squared norm of b's rows; NaN: it is estimated from b. A row whose own
             sums say that it is longer is measured by those.
         rows: int64 [any] each, which rows of a and of b.
     """
-    found = distances(a, b, rows)
+    assert a.prints is not None
+    assert b.prints is not None
+    found = distances(a.values, b.values, rows)
     count = len(rows[0])
     unequal = np.ones(count, bool)
-    if prints_a.shape[1] == prints_b.shape[1] > 0:
-        unequal = (prints_a[rows[0]] != prints_b[rows[1]]).any(axis=1)
+    if a.prints.shape[1] == b.prints.shape[1] > 0:
+        unequal = (a.prints[rows[0]] != b.prints[rows[1]]).any(axis=1)
     if not np.isfinite(typical):
         typical = float(found.norms.mean()) if count else 0.0
     norms = np.fmax(found.norms, typical)
-    return Distances(found.squared, norms, unequal, sampled=a.shape[1])
+    return Distances(found.squared, norms, unequal, sampled=a.values.shape[1])
 
 
 def _load() -> Any:
@@ -205,7 +199,7 @@ class Aligned:
     columns: int
 
 
-class Unfit(Exception):
+class NotAligned(Exception):
     """A value of both phases cannot be brought together; `why` says the reason."""
 
     def __init__(self, why: Message) -> None:
@@ -290,7 +284,7 @@ class Source:
 
         Raises:
             ArrayFileError: they were not stored, or cannot be read.
-            Unfit: the parts cannot be put beside each other.
+            NotAligned: the parts cannot be put beside each other.
         """
         key = number, sketched
         if key not in self._open:
@@ -301,7 +295,7 @@ class Source:
         return self._open[key]
 
     def close(self) -> None:
-        """Let go what is open; it is opened again when it is asked for."""
+        """Let go what is open; it is opened again when it is wanted."""
         self._open.clear()
 
     def found(
@@ -328,13 +322,19 @@ class Source:
         assert layout is not None
         record = self.values[part].record(number)
         if not sketched:
-            return Rows(*rows_of(record.array(), layout, call))
+            return Rows(*rows_of_tokens(record.array(), layout, call))
         shape = record.leaf.shape or ()
-        made = record.sketch() if record.leaf.sketch is not None else _sketch_of(record)
+        if record.leaf.sketch is not None:
+            made = record.sketch()
+        else:  # of stored elements, as recording makes it
+            elements = np.ascontiguousarray(record.array())
+            bfloat16 = record.leaf.dtype == BFLOAT16
+            elements = float32_to_bfloat16_bits(elements) if bfloat16 else elements
+            made = sketch_of(elements, bfloat16=bfloat16)
         if not (made.block and made.sums.size):
-            raise Unfit(message("mismatch.no_sums"))
-        values, at = rows_of(made.sums.reshape(*shape[:-1], -1), layout, call)
-        prints, _ = rows_of(made.fingerprints.reshape(*shape[:-1], 1), layout, call)
+            raise NotAligned(message("mismatch.no_sums"))
+        values, at = rows_of_tokens(made.sums.reshape(*shape[:-1], -1), layout, call)
+        prints, _ = rows_of_tokens(made.fingerprints.reshape(*shape[:-1], 1), layout, call)
         return Rows(values, at, prints)
 
     def _beside(self, parts: Sequence[Rows], sketched: bool) -> Rows:
@@ -346,10 +346,10 @@ class Source:
             whole = all(value_columns(value) % COLUMNS == 0 for value in self.values)
             sums = sums_in_order(order) if whole else None
             if sums is None or int(sums.max(initial=-1)) >= values.shape[1]:
-                raise Unfit(message("mismatch.fused_sketch"))
+                raise NotAligned(message("mismatch.fused_sketch"))
             return Rows(values[:, sums], parts[0].at, np.zeros((len(values), 0), np.uint64))
         if values.shape[1] != len(order):
-            raise Unfit(message("mismatch.no_layout"))
+            raise NotAligned(message("mismatch.no_layout"))
         return Rows(values[:, order], parts[0].at)
 
 
@@ -366,14 +366,6 @@ def sums_in_order(order: np.ndarray) -> np.ndarray | None:
     return first // COLUMNS
 
 
-def _sketch_of(record: Record) -> Sketch:
-    """Return the sketch of a record whose elements were stored, as recording makes it."""
-    values = record.array()
-    if record.leaf.dtype == BFLOAT16:
-        return sketch_of(float32_to_bfloat16_bits(values), bfloat16=True)
-    return sketch_of(np.ascontiguousarray(values))
-
-
 def value_columns(value: Value) -> int:
     """Return the length of a value's last axis."""
     return max((form.shape or (0,))[-1] for form in value.forms())
@@ -383,10 +375,10 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
     """Measure one value's rows of the rollout against the training's.
 
     Raises:
-        Unfit: the shapes do not say which axes are tokens, or rows are not of one length.
+        NotAligned: the shapes do not say which axes are tokens, or rows are not of one length.
     """
     if not (rollout.calls and training.calls):
-        raise Unfit(message("mismatch.no_layout"))
+        raise NotAligned(message("mismatch.no_layout"))
     sketched = not (rollout.has_elements and training.has_elements)
     starts = rollout.side.tokens.rows.starts
     found: list[Distances] = []
@@ -397,18 +389,24 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
         for number, mine, other, partner, rows in row_pairs(
             rollout, training, matched, sketched=sketched
         ):
-            columns = _check(mine.values, partner.values, columns)
+            widths = [side.values.shape[1] for side in (mine, partner)]
+            if columns not in (0, widths[0]) or widths[0] != widths[1]:
+                said = message("mismatch.columns", rollout=widths[0], training=widths[1])
+                raise NotAligned(said)
+            for side in (mine, partner):
+                if side.values.dtype.kind not in "fbiu":
+                    raise NotAligned(message("mismatch.kind", dtype=str(side.values.dtype)))
+            columns = widths[0]
             if mine.prints is None or partner.prints is None:
                 found.append(distances(mine.values, partner.values, rows))
             else:  # of sketches, relative to the norm that statistics know
-                values, prints = (mine.values, partner.values), (mine.prints, partner.prints)
-                found.append(sketch_distances(*values, *prints, training.typical(other), rows))
+                found.append(sketch_distances(mine, partner, training.typical(other), rows))
             tokens.append(starts[number] + mine.at[rows[0]])
             dtypes.add((rollout.dtype(number), training.dtype(other)))
     except ArrayFileError as error:
-        raise Unfit(error.said) from None
+        raise NotAligned(error.said) from None
     if not sum(map(len, tokens)):
-        raise Unfit(message("mismatch.no_rows"))
+        raise NotAligned(message("mismatch.no_rows"))
     columns = sum(map(value_columns, rollout.values)) if sketched else columns
     return Aligned(name, np.concatenate(tokens), joined(found), max(dtypes), columns)
 
@@ -423,7 +421,7 @@ def row_pairs(
         each: which of the first, and which of the second.
 
     Raises:
-        ArrayFileError, Unfit: as `Source.rows`.
+        ArrayFileError, NotAligned: as `Source.rows`.
     """
     theirs = {*training.calls}
     for number in rollout.calls:
@@ -437,20 +435,6 @@ def row_pairs(
                 yield number, mine, other, training.rows(other, sketched=sketched), rows
 
 
-def _check(x: np.ndarray, y: np.ndarray, columns: int) -> int:
-    """Return how many columns rows of both sides have, and those before if there were any.
-
-    Raises:
-        Unfit: they are not as many, or no numbers.
-    """
-    if x.shape[1] != y.shape[1] or columns not in (0, x.shape[1]):
-        raise Unfit(message("mismatch.columns", rollout=x.shape[1], training=y.shape[1]))
-    for side in (x, y):
-        if side.dtype.kind not in "fbiu":
-            raise Unfit(message("mismatch.kind", dtype=str(side.dtype)))
-    return x.shape[1]
-
-
 def joined(found: Sequence[Distances]) -> Distances:
     """Return the distances of all rows, one behind the other."""
     squared, norms, unequal = (
@@ -458,3 +442,54 @@ def joined(found: Sequence[Distances]) -> Distances:
         for name in ("squared", "norms", "unequal")
     )
     return Distances(squared, norms, unequal, found[0].sampled)
+
+
+def numbers_that_explain(
+    rollout: Source, training: Source, matched: Matched, apart: np.ndarray
+) -> tuple[int, int, int] | None:
+    """Return other numbers that were given for one token, if they explain which rows part.
+
+    The row of the rollout, and the number of either side.
+
+    Positions may be counted in two ways, with the padding or without, and no row parts by it. They
+    explain rows that part if they are others for all of these and for no other row.
+
+    Args:
+        rollout, training: a value with one whole number for each token.
+        apart: int64 [any], rows of the rollout that part.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    starts = rollout.side.tokens.rows.starts
+    try:
+        theirs = {number: _numbers(training, number) for number in training.values[0].calls}
+        for number in rollout.values[0].calls:
+            mine = _numbers(rollout, number)
+            for other, at, wanted in matched.partners[number].by_call:
+                if other in theirs:
+                    pairs = zip(mine[at].tolist(), theirs[other][wanted].tolist())
+                    found |= zip((starts[number] + at).tolist(), pairs)
+    except (ArrayFileError, NotAligned):
+        return None
+    differ = {row for row, (x, y) in found.items() if x != y}
+    if not differ or differ != {*apart.tolist()}:
+        return None
+    row = min(differ)
+    return row, *found[row]
+
+
+def _numbers(source: Source, number: int) -> np.ndarray:
+    """Return a number for each token of a call, in the order of its rows.
+
+    Raises:
+        ArrayFileError: they were not stored.
+        NotAligned: it has other shapes, or no whole numbers.
+    """
+    call, value = source.side.tokens.calls[number], source.values[0]
+    if len(source.values) == 1 and value.has_elements:
+        found = value.record(number).array()
+        if found.dtype.kind in "iu" and found.size == call.batch * call.width:
+            turned = found.shape == (call.width, call.batch) and call.width != call.batch
+            return (found.T if turned else found).reshape(-1)
+        if found.dtype.kind in "iu" and found.size == call.width:
+            return np.tile(found.reshape(-1), call.batch)
+    raise NotAligned(message("mismatch.no_layout"))

@@ -5,7 +5,7 @@ optimizer's step, and key data of an update in its loss, or in how it is set, no
 
 Of the differences before any tensor, one is named where it could have this effect, never as the
 cause: a learning rate after an update of its role, an attribute of the cell that computed
-otherwise, the mode of the phase.
+another output, the mode of the phase.
 """
 
 from __future__ import annotations
@@ -23,16 +23,6 @@ from mindrlhf_msprobe.comparison.preflight.preflight import (
     OwnStep,
     states_differ,
 )
-from mindrlhf_msprobe.comparison.verdict.culprits.losses import aggregation, loss, schedule
-from mindrlhf_msprobe.comparison.verdict.culprits.sampling import last_token, next_token
-from mindrlhf_msprobe.comparison.verdict.culprits.weights import (
-    Differing,
-    changed_between,
-    moved_since,
-    not_moved,
-    synchronisation,
-    written,
-)
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, status
 from mindrlhf_msprobe.comparison.verdict.history import (
     Opened,
@@ -40,7 +30,17 @@ from mindrlhf_msprobe.comparison.verdict.history import (
     StepFindings,
     of_entries,
 )
+from mindrlhf_msprobe.comparison.verdict.losses import aggregation, loss, schedule
 from mindrlhf_msprobe.comparison.verdict.occasion import cell_of, earlier_update
+from mindrlhf_msprobe.comparison.verdict.sampling import last_token, next_token
+from mindrlhf_msprobe.comparison.verdict.weights import (
+    Differing,
+    changed_between,
+    moved_since,
+    not_moved,
+    synchronisation,
+    written,
+)
 from mindrlhf_msprobe.config import phases_of
 from mindrlhf_msprobe.findings import (
     Cause,
@@ -62,7 +62,6 @@ from mindrlhf_msprobe.phases import (
     key_data_home,
     role_of,
 )
-from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, network_name
 
 #: What does not decide: what is known of the record itself is said as well.
@@ -113,9 +112,9 @@ def before_optimizer(first: FirstDifference) -> Culprit | None:
     """Return that all gradients of an update differ where they enter the optimizer, and none of
     its backward pass does.
 
-    A cell that computes the gradient of its parameters otherwise changes those alone. The details:
-    `phase`, `gradients` (how many there are) and `backward` (how many records of the backward pass
-    agree bit for bit).
+    A cell that computes the gradient of its parameters in another way changes those alone. The
+    details: `phase`, `gradients` (how many there are) and `backward` (how many records of the
+    backward pass agree bit for bit).
     """
     entry = first.entry
     if entry is None or entry.direction != PARAMETERS_GRAD:
@@ -171,6 +170,9 @@ def optimizer(differing: Differing) -> Culprit | None:
     gradients = _gradients(step, update, differing.name_in(update))
     if any(finding is None and not clipped for finding, clipped in gradients):
         return None  # left out of the comparison
+    own = [(run, run.config(run.ranks[0]) if run.ranks else None) for run in first.runs]
+    # Whether the jobs have ranks of which nothing was recorded.
+    ranks_unseen = [bool(run.missing_ranks or (c is not None and c.ranks)) for run, c in own]
     details = {
         "phase": update.phase,
         "step": update.step,
@@ -180,7 +182,7 @@ def optimizer(differing: Differing) -> Culprit | None:
         "unmoved": _unmoved(differing, update),
         "clipped": bool(gradients) and all(f is not None and c for f, c in gradients),
         "filtered": first.filtered,
-        "ranks_unseen": any(_ranks_unseen(run) for run in first.runs),
+        "ranks_unseen": any(ranks_unseen),
     }
     code = _code(begun, [finding for finding, _ in gradients], after)
     if code is CulpritCode.GRADIENTS_NOT_RECORDED:
@@ -246,13 +248,7 @@ def _unmoved(differing: Differing, update: Opened) -> str | None:
     return "AB"[stayed.index(True)] if stayed.count(True) == 1 else None
 
 
-def _ranks_unseen(run: Run) -> bool:
-    """Return whether the job has ranks of which nothing was recorded."""
-    config = run.config(run.ranks[0]) if run.ranks else None
-    return bool(run.missing_ranks) or (config is not None and bool(config.ranks))
-
-
-#: In the order in which they are asked: of what is no parameter, and of a parameter.
+#: In the order in which they are tried: of what is no parameter, and of a parameter.
 _CULPRITS: tuple[Callable[[FirstDifference], Culprit | None], ...] = (
     *(next_token, last_token, before_optimizer, schedule, aggregation, loss),
     *(earlier_update, moved_since),
@@ -266,21 +262,16 @@ MAX_CHECKS = 20
 
 
 def check_first(
-    preflight: Preflight,
-    first: FirstDifference,
-    cause: Cause,
-    origin: str | None,
-    sides: tuple[OwnStep, OwnStep],
+    preflight: Preflight, first: FirstDifference, cause: Cause, origin: str | None
 ) -> tuple[CheckFirst, ...]:
     """Return what to check before looking closer at the first difference, the nearest first.
 
     Args:
         cause, origin: what the explanation says of it.
-        sides: its step and rank in each of both runs.
     """
     if cause is Cause.UNREADABLE:
         return ()
-    reached = _Reached(first, cause, origin, sides)
+    reached = _Reached(first, cause, origin)
     found = list(reached.weights(preflight))
     for difference in preflight.differences:
         near = reached.nearness(difference)
@@ -293,21 +284,15 @@ def check_first(
 class _Reached:
     """A finding, and what could have reached it."""
 
-    def __init__(
-        self,
-        first: FirstDifference,
-        cause: Cause,
-        origin: str | None,
-        sides: tuple[OwnStep, OwnStep],
-    ) -> None:
-        finding = first.finding
-        self._cause = cause
-        self._step = finding.step
-        self._key = finding.key
-        self._sides = sides
+    def __init__(self, first: FirstDifference, cause: Cause, origin: str | None) -> None:
+        finding, views = first.finding, first.history.sides
+        self._cause, self._step, self._key = cause, finding.step, finding.key
+        # Its step and rank in each of both runs.
+        a, b = (OwnStep(view.run, *view.own(finding.step, finding.rank)) for view in views)
+        self._sides = a, b
         self._cell = cell_of(first, origin) or None
         self._backward = first.entry is not None and first.entry.direction != "forward"
-        config = sides[0].run.config(sides[0].rank)
+        config = a.run.config(a.rank)
         table = phases_of(config)
         self._phase: Phase | None = table.get(finding.phase or "")
         self._recorded = {

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH, kind_of
-from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
+from mindrlhf_msprobe.comparison.mismatch.conclude import (
     OF_ROUNDING,
     Parted,
     lower_of,
@@ -20,8 +19,9 @@ from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import (
     said_of_weights,
     unlike_dtypes,
 )
-from mindrlhf_msprobe.comparison.mismatch.conclusion.sampling import Sampled
+from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH, kind_of
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import explained
+from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.pairing.names import Name, around
 from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight
@@ -54,7 +54,7 @@ def beyond_rounding(walk: Walk, dtype: str) -> Message | None:
 
 
 def rounded_to(weights: Sequence[Weight]) -> str | None:
-    """Return the lowest dtype to which weights are rounded; None where one differs otherwise."""
+    """Return the lowest dtype to which weights are rounded; None where one differs by more."""
     dtypes = [weight.rounded for weight in weights]
     if not dtypes or None in dtypes:
         return None
@@ -107,7 +107,11 @@ def also_different(
     if cause is Cause.DTYPE and first is not None:
         found += _beyond(walk, first)
     elif not any(weight.rounded for weight in weights):
-        found += _dtypes(walk)
+        # The first cell that one side computes in a lower precision.
+        outputs = (n for n in walk.stages if n.io == "output" and n not in walk.masks)
+        unlike = ((name.cell, unlike_dtypes(walk, name, walk.stages[name])) for name in outputs)
+        cell, dtypes = next((of for of in unlike if of[1] is not None), ("", None))
+        found += [] if dtypes is None else [message("mismatch.also_dtype", cell=cell, **dtypes)]
     if cause is not Cause.SAMPLING and (temperature := sampled.temperatures(walk)) is not None:
         found.append(temperature)
     known = {one.code for one in said} | {"mismatch.rounded_weights"}
@@ -119,7 +123,7 @@ def also_different(
 
 
 def _given(walk: Walk, first: Stage | None) -> Iterator[Message]:
-    """Yield what masks let in, and whole numbers that cells are given, where error is born."""
+    """Yield what masks let in, and whole numbers that cells are given, where an error begins."""
     for name, stage in walk.stages.items():
         if stage is first or not (stage.born and stage.lasting):
             continue
@@ -135,17 +139,8 @@ def _beyond(walk: Walk, first: Stage) -> Iterator[Message]:
     dtype = lower_of(Parted(walk, at, first))
     for name, stage in walk.stages.items() if dtype is not None else ():
         limit = max(OF_ROUNDING * roundoff(str(dtype)), GROWTH * stage.entered)
-        is_born = stage.born and stage.lasting and name not in walk.masks
-        if is_born and stage is not first and stage.apart > limit:
+        begins = stage.born and stage.lasting and name not in walk.masks
+        if begins and stage is not first and stage.apart > limit:
             values = {"apart": stage.apart, "entered": stage.entered, "dtype": dtype}
             yield message("mismatch.also_beyond", name=str(name), **values)
-            return
-
-
-def _dtypes(walk: Walk) -> Iterator[Message]:
-    """Yield the first cell that one side computes in a lower precision."""
-    for name, stage in walk.stages.items():
-        dtypes = unlike_dtypes(walk, name, stage) if name.io == "output" else None
-        if dtypes is not None and name not in walk.masks:
-            yield message("mismatch.also_dtype", cell=name.cell, **dtypes)
             return

@@ -14,9 +14,9 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
-from mindrlhf_msprobe.phases import LOG_PROB
+from mindrlhf_msprobe.phases import LOG_PROB, REF_LOG_PROB
 from mindrlhf_msprobe.sequences.batch import Sequences
-from mindrlhf_msprobe.sequences.step_data import REF_LOG_PROB, StepData, Unavailable, array_of
+from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable, array_of
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Record

@@ -1,9 +1,12 @@
-"""Does the rollout network have the parameters of the training network, fused ones included?"""
+"""Does the rollout network have the parameters of the training network, fused ones included?
+
+Also those that were rounded to a lower dtype on their way, or of which sketches were recorded.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import permutations
 from typing import TYPE_CHECKING
@@ -11,33 +14,33 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import distances
-from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters
-from mindrlhf_msprobe.comparison.mismatch.weights.adapters import (
+from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.comparison.mismatch.adapters import (
     Adapters,
     Merging,
     outer_name,
     shape_of,
 )
-from mindrlhf_msprobe.comparison.mismatch.weights.sketched import (
-    extremes_differ,
-    fused_vector_distance,
-    rounded_by_extremes,
-    rounded_to,
-    turned_alike,
-    turned_distance,
-)
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import distances, explained, sums_in_order
+from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters
+from mindrlhf_msprobe.comparison.pairing.composed import joined
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
 from mindrlhf_msprobe.comparison.pairing.fused import Fused, find_fused, find_reordered, parts_of
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names
 from mindrlhf_msprobe.findings.mismatch import InFlight, Weight
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, rounded, roundoff
-from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.arrays.npy import (
+    ROUNDED,
+    ArrayFileError,
+    rounded,
+    roundoff,
+)
+from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, SIGNS, sketch_of
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.mismatch.walk import Walk
+
 
 _CACHE = "cache"  # part of the name of a parameter that holds keys or values
 
@@ -52,7 +55,7 @@ class WeightPair:
         equal: whether all values are equal, of two dtypes those that are left when both are
             rounded to the lower one; None where nothing says so.
         relative: the L2 distance relative to the training's norm; None where it is not known.
-        dtypes: of the rollout's and the training's.
+        mine, theirs: the record of the rollout, and those of its parts; none if one is missing.
         rounded: the lower dtype to which the training's values are rounded in the rollout, where
             that is all they differ by; None where it is not.
         adapters: what either network has beside it, and the other holds in it, where they differ.
@@ -63,11 +66,19 @@ class WeightPair:
     rollout: str
     training: tuple[str, ...]
     equal: bool | None
-    relative: float | None = None
-    dtypes: tuple[str, str] = ("", "")
+    relative: float | None
+    mine: Record
+    theirs: tuple[Record, ...]
     rounded: str | None = None
     adapters: Adapters | None = None
     lacks: tuple[str, ...] = ()
+
+    @property
+    def dtypes(self) -> tuple[str, str]:
+        """Those of the rollout's and the training's."""
+        return (
+            (str(self.mine.leaf.dtype), str(self.theirs[0].leaf.dtype)) if self.theirs else ("", "")
+        )
 
     @property
     def is_brought_over(self) -> bool:
@@ -119,82 +130,81 @@ def compare_weights(
     """
     common_b = _common(training, names.common_b)
     common_a = _with_names_of(common_b, _common(rollout, names.common_a))
-    both = [n for n in common_a if n in common_b and _same_shape(common_a, common_b, n)]
-    left_a, left_b = _without(common_a, both), _without(common_b, both)
+    shapes = (
+        (n, r.leaf.shape, common_b[n].leaf.shape) for n, r in common_a.items() if n in common_b
+    )
+    both = [name for name, a, b in shapes if a in (b, (b or ())[::-1])]
+    every = [_plain(name, common_a[name], common_b[name]) for name in both]
+    unlike = {pair.rollout: common_a[pair.rollout] for pair in every if pair.equal is False}
+    reordered = find_reordered(unlike, common_b)  # cells of both, with rows in another order
+    for at, pair in enumerate(every):
+        of = reordered.get(cell_of_parameter(pair.rollout))
+        if of is not None:
+            every[at] = _fused_pair(pair.rollout, common_a[pair.rollout], of, common_b)
+
+    def left() -> tuple[dict[str, Record], dict[str, Record]]:
+        """Return the parameters of either that are in no pair yet."""
+        used = {name for pair in every for name in (pair.rollout, *pair.training)}
+        of_a, of_b = ({n: r for n, r in s.items() if n not in used} for s in (common_a, common_b))
+        return of_a, of_b
+
+    left_a, left_b = left()
     outer = {outer_name(name): name for name in left_b}
     parts = {name: left_b[inner] for name, inner in outer.items()}
     fused = find_fused(left_a, parts, rules)
-    pairs, reordered = _pairs_of_both(both, common_a, common_b)
-    joined = [
+    every += [
         replace(pair, training=tuple(outer.get(name, name) for name in pair.training))
         for name, record in left_a.items()
         if cell_of_parameter(name) in fused
         for pair in [_fused_pair(name, record, fused[cell_of_parameter(name)], parts)]
     ]
-    used = _names_of(joined)
-    parted = find_fused(_without(left_b, used), _without(left_a, used))
-    joined += _split(_without(left_a, used), _without(left_b, used), parted)
-    joined += _wrapped(_without(left_a, _names_of(joined)), _without(left_b, _names_of(joined)))
-    used = {*both, *_names_of(joined)}
-    left_a, left_b = _without(common_a, used), _without(common_b, used)
+    left_a, left_b = left()
+    parted = find_fused(left_b, left_a)
+    every += _split(left_a, left_b, parted)
+    every += _wrapped(*left())
+    left_a, left_b = left()
     fused |= reordered
-    every = [
-        replace(pair, adapters=_adapters(pair, fused, (common_a, common_b), (left_a, left_b)))
-        for pair in (*pairs, *joined)
-    ]
-    merged = [p.adapters for p in every if p.adapters and p.adapters.factor]
-    if merged and merged[0].of_training:
-        factor = merged[0].factor or 0.0
-        every = [_without_adapters(pair, common_a, common_b, left_b, factor) for pair in every]
+    every = _with_adapters(every, fused, (left_a, left_b))
     known = {n for p in every if p.adapters and p.is_brought_over for n in p.adapters.names}
-    alone = (
-        _alone(rollout, {*map(id, _without(left_a, known).values())}, names.common_a),
-        _alone(training, {*map(id, _without(left_b, known).values())}, names.common_b),
-    )
-    return Weights(tuple(every), fused, alone, parted)
+    alone = [
+        _alone(own, {id(record) for name, record in of.items() if name not in known}, common)
+        for own, of, common in (
+            (rollout, left_a, names.common_a),
+            (training, left_b, names.common_b),
+        )
+    ]
+    return Weights(tuple(every), fused, (alone[0], alone[1]), parted)
 
 
-def _without_adapters(
-    pair: WeightPair,
-    rollout: Mapping[str, Record],
-    training: Mapping[str, Record],
-    beside: Mapping[str, Record],
-    factor: float,
-) -> WeightPair:
-    """Return a pair that agrees as one that differs, if adapters were to be merged into it.
+#: The parameters of the rollout and of the training that the other has not, by the names of both.
+_Left = tuple[Mapping[str, Record], Mapping[str, Record]]
 
-    Args:
-        rollout, training: the parameters of both networks, by the names of both.
-        beside: those that the training network has alone.
-        factor: times what the adapters of other weights were added.
+
+def _with_adapters(
+    pairs: Sequence[WeightPair], fused: Mapping[str, Fused], left: _Left
+) -> list[WeightPair]:
+    """Return pairs with the adapters by which they differ, or which they lack.
+
+    What agrees differs, if adapters were to be merged into it as they were into others.
     """
-    if not pair.equal or len(pair.training) != 1:
-        return pair
-    mine, theirs = rollout.get(pair.rollout), training.get(pair.training[0])
-    if mine is None or theirs is None:
-        return pair
-    lacking = Merging(mine, {pair.training[0]: theirs}).lacks(beside, factor)
-    if lacking is None:
-        return pair
-    return replace(pair, equal=False, relative=lacking[1], lacks=lacking[0])
+    found = [replace(pair, adapters=_adapters(pair, fused, left)) for pair in pairs]
+    merged = next((p.adapters for p in found if p.adapters and p.adapters.factor), None)
+    if merged is None or not merged.of_training:
+        return found
+    for at, pair in enumerate(found):
+        if pair.equal and len(pair.training) == 1:
+            merging = Merging(pair.mine, {pair.training[0]: pair.theirs[0]})
+            lacking = merging.lacks(left[1], merged.factor or 0.0)
+            if lacking is not None:
+                found[at] = replace(pair, equal=False, relative=lacking[1], lacks=lacking[0])
+    return found
 
 
-def _adapters(
-    pair: WeightPair,
-    fused: Mapping[str, Fused],
-    networks: tuple[Mapping[str, Record], Mapping[str, Record]],
-    left: tuple[Mapping[str, Record], Mapping[str, Record]],
-) -> Adapters | None:
-    """Return the adapters by which a pair that differs may do so; None if there are none.
-
-    Args:
-        networks: the parameters of the rollout and of the training, by the names of both.
-        left: those of either that the other has not.
-    """
-    mine = networks[0].get(pair.rollout)
-    theirs = {name: networks[1][name] for name in pair.training if name in networks[1]}
-    if pair.equal is not False or mine is None or len(theirs) < len(pair.training):
+def _adapters(pair: WeightPair, fused: Mapping[str, Fused], left: _Left) -> Adapters | None:
+    """Return the adapters by which a pair that differs may do so; None if there are none."""
+    if pair.equal is not False:
         return None
+    mine, theirs = pair.mine, dict(zip(pair.training, pair.theirs))
     of = fused.get(cell_of_parameter(pair.rollout))
     if of is not None:
         turned = of.transposed, of.parts_transposed
@@ -210,10 +220,6 @@ def _adapters(
         if shape_of(whole, turned=is_turned) == shape_of(*parts.values())
     )
     return next((found for found in tried if found is not None), None)
-
-
-def _names_of(pairs: Iterable[WeightPair]) -> set[str]:
-    return {name for pair in pairs for name in (pair.rollout, *pair.training)}
 
 
 def _wrapped(rollout: Mapping[str, Record], training: Mapping[str, Record]) -> Iterator[WeightPair]:
@@ -235,20 +241,6 @@ def _wrapped(rollout: Mapping[str, Record], training: Mapping[str, Record]) -> I
                 yield replace(_plain(mine, rollout[mine], training[theirs]), training=(theirs,))
 
 
-def _pairs_of_both(
-    names: Sequence[str], rollout: Mapping[str, Record], training: Mapping[str, Record]
-) -> tuple[list[WeightPair], dict[str, Fused]]:
-    """Compare parameters that both have; return them, and cells whose rows are in another order."""
-    pairs = [_plain(name, rollout[name], training[name]) for name in names]
-    unlike = {pair.rollout for pair in pairs if pair.equal is False}
-    reordered = find_reordered({n: r for n, r in rollout.items() if n in unlike}, training)
-    for at, pair in enumerate(pairs):
-        of = reordered.get(cell_of_parameter(pair.rollout))
-        if of is not None:
-            pairs[at] = _fused_pair(pair.rollout, rollout[pair.rollout], of, training)
-    return pairs, reordered
-
-
 def _alone(
     records: Mapping[str, Record], left: Collection[int], common: Callable[[str], str | None]
 ) -> tuple[str, ...]:
@@ -263,10 +255,6 @@ def _alone(
         if (id(record) in left or common(cell_of_parameter(name)) is None)
         and _CACHE not in name.rpartition(".")[2]
     )
-
-
-def _without(records: Mapping[str, Record], names: Collection[str]) -> dict[str, Record]:
-    return {name: record for name, record in records.items() if name not in names}
 
 
 def _common(
@@ -290,15 +278,10 @@ def _with_names_of(
     found = {}
     for name, record in rollout.items():
         cell, _, own = name.rpartition(".")
-        names = (f"{cell}.{alike}".lstrip(".") for alike in alike_parameters(own))
+        names = (f"{cell}.{other}".lstrip(".") for other in alike_parameters(own))
         known = [other for other in names if other in training]
         found[known[0] if name not in training and len(known) == 1 else name] = record
     return found
-
-
-def _same_shape(a: Mapping[str, Record], b: Mapping[str, Record], name: str) -> bool:
-    shapes = a[name].leaf.shape, b[name].leaf.shape
-    return shapes[0] == shapes[1] or shapes[0] == (shapes[1] or ())[::-1]
 
 
 @dataclass(frozen=True)
@@ -330,21 +313,16 @@ class _Rows:
         Raises:
             ArrayFileError: they were not stored, or are fewer than the order has.
         """
-        found = []
-        for record in self.records:
-            if sketched:
-                sketch = record.sketch()
-                if not sketch.block:
-                    raise ArrayFileError.saying("unread.no_sketch")
-                found.append((sketch.sums, sketch.fingerprints))
-                continue
-            values = np.asarray(record.array())
+        if sketched:
+            sketches = [record.sketch() for record in self.records]
+            if not all(sketch.block for sketch in sketches):
+                raise ArrayFileError.saying("unread.no_sketch")
+            rows = np.concatenate([sketch.sums for sketch in sketches])
+            prints = np.concatenate([sketch.fingerprints for sketch in sketches])
+        else:
+            values = joined(self.records, "", turned=self.turned).array()
             rows = values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1)
-            rows = rows.T if self.turned else rows
-            found.append((rows, np.zeros(len(rows))))
-        if self.order is None and len(found) == 1:
-            return found[0]
-        rows, prints = (np.concatenate(each) for each in zip(*found))
+            prints = np.zeros(len(rows))
         if self.order is None:
             return rows, prints
         if int(self.order.max(initial=0)) >= len(rows):
@@ -353,11 +331,10 @@ class _Rows:
 
 
 def _plain(name: str, a: Record, b: Record) -> WeightPair:
-    dtypes = (str(a.leaf.dtype), str(b.leaf.dtype))
     prints = a.leaf.fingerprint, b.leaf.fingerprint
-    comparable = None not in prints and dtypes[0] == dtypes[1]
+    comparable = None not in prints and a.leaf.dtype == b.leaf.dtype
     if comparable and prints[0] == prints[1]:
-        return WeightPair(name, (name,), True, 0.0, dtypes)
+        return WeightPair(name, (name,), True, 0.0, a, (b,))
     mine, theirs = _Rows((a,)), _Rows((b,))
     measured = _measured(mine, theirs)
     if (measured is None or not measured[0]) and len(a.leaf.shape or ()) == 2:
@@ -365,9 +342,9 @@ def _plain(name: str, a: Record, b: Record) -> WeightPair:
         measured = min(filter(None, both), key=lambda m: (not m[0], m[1]), default=None)
     if measured is None:
         algorithms = {(of or "").partition(":")[0] for of in prints}
-        alike = comparable and len(algorithms) == 1 and a.leaf.shape == b.leaf.shape
-        return WeightPair(name, (name,), False if alike else None, None, dtypes)
-    return WeightPair(name, (name,), *measured[:2], dtypes, measured[2])
+        known = comparable and len(algorithms) == 1 and a.leaf.shape == b.leaf.shape
+        return WeightPair(name, (name,), False if known else None, None, a, (b,))
+    return WeightPair(name, (name,), *measured[:2], a, (b,), measured[2])
 
 
 def _split(
@@ -398,21 +375,26 @@ def _split(
 def _fused_pair(
     name: str, record: Record, fused: Fused, training: Mapping[str, Record]
 ) -> WeightPair:
+    """Compare a parameter of the rollout with its parts in the training."""
     names = tuple(f"{part}.{name.rpartition('.')[2]}" for part in fused.parts)
     parts = parts_of(fused, name, training)
     if parts is None:
-        return WeightPair(name, names, None)
+        return WeightPair(name, names, None, None, record, ())
     matrix = len(record.leaf.shape or ()) == 2
     mine = _Rows((record,), turned=matrix and fused.transposed)
     theirs = _Rows(parts, fused.order, matrix and fused.parts_transposed)
     pair = _judged(name, names, mine, theirs)
-    unlike = pair.equal is None and extremes_differ(record, parts)
-    return replace(pair, equal=False) if unlike else pair
+    if pair.equal is None and (extremes := _extremes(record, parts)) is not None:
+        # Largest and smallest elements that are not those of the parts, nor when rounded.
+        own, others = extremes
+        if not any(np.array_equal(own, rounded(others, low)) for low in (None, *ROUNDED)):
+            return replace(pair, equal=False)
+    return pair
 
 
 def _judged(name: str, names: tuple[str, ...], mine: _Rows, theirs: _Rows) -> WeightPair:
     equal, relative, low = _measured(mine, theirs) or (None, None, None)
-    return WeightPair(name, names, equal, relative, (str(mine.dtype), str(theirs.dtype)), low)
+    return WeightPair(name, names, equal, relative, mine.records[0], theirs.records, low)
 
 
 def _measured(mine: _Rows, theirs: _Rows) -> tuple[bool, float, str | None] | None:
@@ -456,21 +438,19 @@ def _measured(mine: _Rows, theirs: _Rows) -> tuple[bool, float, str | None] | No
     return same, relative, None if same else rounded_by_extremes(first, others, relative)
 
 
-def unlike_weights(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) -> list[Weight]:
-    """Return the parameters that differ: since when, and whose they still are.
-
-    Args:
-        runs, phases: of the rollout and of the training.
-    """
+def unlike_weights(walk: Walk) -> list[Weight]:
+    """Return the parameters that differ: since when, and whose they still are."""
     unlike, in_flight = _in_flight(walk)
     unlike += [p for p in walk.weights.unequal if p.rollout not in walk.merged]
     since = {pair.rollout: walk.rollout.step for pair in unlike}
     stale: dict[str, int] = {}
     differing = {*since}
-    for step in _steps_before(walk, runs, phases) if unlike else ():
-        rollout, training = (
-            read_parameters(run, phase, step, walk.rollout.rank) for run, phase in zip(runs, phases)
-        )
+    both, rank = [(side.run, side.phase) for side in walk.sides], walk.rollout.rank
+    before = {step for run, _ in both for step in run.steps if step < walk.rollout.step}
+    for step in sorted(before, reverse=True) if unlike else ():
+        if not all(phase in run.phases_at(step, rank) for run, phase in both):
+            break
+        rollout, training = (read_parameters(run, phase, step, rank) for run, phase in both)
         for pair in _pairs(walk, walk.rollout.parameters, training):
             if pair.is_brought_over and pair.rollout in since:
                 stale.setdefault(pair.rollout, step)
@@ -482,10 +462,39 @@ def unlike_weights(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) -> 
         Weight(
             *(p.rollout, p.training, p.relative, p.dtypes),
             *(since[p.rollout], stale.get(p.rollout), p.rounded, in_flight.get(p.rollout)),
-            p.lacks,
+            *(p.lacks, _in_other_places(p, walk.weights.pairs)),
         )
         for p in unlike
     ]
+
+
+#: Kinds of changes by which the same elements stand in other places.
+_MOVES = ("transposed", "order", "order_inside", "moved", "shifted")
+
+
+def _in_other_places(pair: WeightPair, pairs: Sequence[WeightPair]) -> Message | None:
+    """Say where the elements of a parameter that differs stand, as a comparison of runs does.
+
+    The training is A, the rollout B. None where they stand in no other places, or were not stored.
+    """
+    if len(pair.theirs) != 1 or pair.rounded is not None or pair.lacks:
+        return None
+    # Much is loaded for it.
+    from mindrlhf_msprobe.comparison.verdict.changes import in_another_place
+    from mindrlhf_msprobe.comparison.verdict.inside import differs
+
+    others = (
+        (p.theirs[0], p.mine, p.training[0], p.rollout)
+        for p in pairs
+        if len(p.theirs) == 1 and p.rollout != pair.rollout
+    )
+    change = in_another_place(pair.theirs[0], pair.mine, others)
+    if change is None:
+        found = differs(pair.theirs[0], pair.mine)
+        change = None if found is None else found.change
+        if change is None or change.kind not in _MOVES:
+            return None
+    return Message(f"inside.{change.kind}", {"name": None, **change.parameters})
 
 
 def _in_flight(walk: Walk) -> tuple[list[WeightPair], dict[str, InFlight]]:
@@ -517,17 +526,120 @@ def _in_flight(walk: Walk) -> tuple[list[WeightPair], dict[str, InFlight]]:
     return unlike, found
 
 
-def _steps_before(walk: Walk, runs: Sequence[Run], phases: tuple[str, str]) -> Iterator[int]:
-    """Yield the steps before that of a walk, the last first, as long as both phases are there."""
-    rank = walk.rollout.rank
-    before = {step for run in runs for step in run.steps if step < walk.rollout.step}
-    for step in sorted(before, reverse=True):
-        if not all(phase in run.phases_at(step, rank) for run, phase in zip(runs, phases)):
-            return
-        yield step
-
-
 def _pairs(
     walk: Walk, rollout: Mapping[str, Record], training: Mapping[str, Record]
 ) -> tuple[WeightPair, ...]:
     return compare_weights(rollout, training, walk.names, walk.mapping.fused).pairs
+
+
+def rounded_to(values: np.ndarray, others: np.ndarray) -> str | None:
+    """Return the lower dtype to which others are rounded in float32 values; None if to none."""
+    if (values.dtype, others.dtype) != (np.float32, np.float32):
+        return None
+    return next((d for d in ROUNDED if np.array_equal(values, rounded(others, d))), None)
+
+
+_OF_ROUNDING = 2.0  # times a roundoff: as far apart may rounding alone be, by an estimate
+
+
+def turned_distance(a: Record, b: Record) -> float | None:
+    """Return the relative distance of a matrix from the transposed other one.
+
+    Sums of 64 columns with signs, added up over 64 rows with the same signs, are those of the
+    transposed matrix, but for the order in which they were added. The distance is estimated from
+    them.
+
+    Returns:
+        None where there are no sums of either.
+
+    Raises:
+        ArrayFileError: one cannot be read.
+    """
+    mine, theirs = _block_sums(a), _block_sums(b)
+    if mine is None or theirs is None or mine.shape != theirs.T.shape:
+        return None
+    norm = b.leaf.norm if isinstance(b.leaf.norm, float) else float(np.linalg.norm(theirs))
+    apart = float(np.linalg.norm(mine - theirs.T))
+    return apart / norm if norm else (0.0 if apart == 0 else math.inf)
+
+
+def turned_alike(relative: float) -> bool:
+    """Return whether adding in another order explains the distance of transposed sketches."""
+    return relative <= explained("float32", COLUMNS * COLUMNS)
+
+
+def fused_vector_distance(a: Record, parts: Sequence[Record], order: np.ndarray) -> float | None:
+    """Return the relative distance of a bias from others in an order, of float sketches.
+
+    A vector is one row: its sums are those of the others only where whole blocks of 64 elements
+    stand beside each other. Equal sums are a distance of 0.
+
+    Args:
+        order: int64 [elements], which element of the others, one behind the other, each is.
+
+    Returns:
+        None where the sums do not line up.
+
+    Raises:
+        ArrayFileError: one cannot be read.
+    """
+    if any((part.leaf.shape or (1,))[0] % COLUMNS for part in parts):
+        return None
+    at = sums_in_order(order)
+    sums = []  # of each one axis, float64 [blocks]
+    for record in (a, *parts):
+        sketch = sketch_of(record.array()) if record.leaf.sketch is None else record.sketch()
+        if not sketch.block:
+            raise ArrayFileError.saying("unread.no_sketch")
+        sums.append(sketch.sums[0].astype(np.float64))
+    mine, *others = sums
+    theirs = np.concatenate(others)
+    if at is None or len(at) != len(mine) or int(at.max(initial=0)) >= len(theirs):
+        return None
+    apart = float(np.linalg.norm(mine - theirs[at]))
+    norm = float(np.linalg.norm(theirs[at]))
+    return apart / norm if norm else (0.0 if apart == 0 else math.inf)
+
+
+def rounded_by_extremes(a: Record, parts: Sequence[Record], relative: float) -> str | None:
+    """Return the lower dtype to which others are rounded in float32 weights; None if to none.
+
+    Rounding keeps the order of values: the largest of the rounded ones is the largest one, rounded.
+
+    Args:
+        relative: the estimated distance of both.
+    """
+    extremes = _extremes(a, parts)
+    if extremes is None:
+        return None
+    own, others = extremes
+    for dtype in ROUNDED:
+        near = relative <= _OF_ROUNDING * roundoff(dtype)
+        if near and np.array_equal(own, rounded(others, dtype)):
+            return dtype
+    return None
+
+
+def _extremes(a: Record, parts: Sequence[Record]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the largest and smallest elements of both, float32 [2]; None where not known."""
+    records = (a, *parts)
+    bounds = [(record.leaf.max, record.leaf.min) for record in records]
+    known = all(isinstance(x, float) and math.isfinite(x) for pair in bounds for x in pair)
+    if not known or any(record.leaf.dtype != "Float32" for record in records):
+        return None
+    others = [max(x for x, _ in bounds[1:]), min(x for _, x in bounds[1:])]
+    return np.array(bounds[0], np.float32), np.array(others, np.float32)
+
+
+def _block_sums(record: Record) -> np.ndarray | None:
+    """Return sums of 64 rows and 64 columns, float64 [row blocks, column blocks]; None: none."""
+    if record.leaf.sketch is None:
+        if record.location is None:
+            raise ArrayFileError.saying("unread.no_sketch")
+        sketch = sketch_of(np.ascontiguousarray(record.array()))
+    else:
+        sketch = record.sketch()
+    if not sketch.block:
+        return None
+    sums = sketch.sums.astype(np.float64) * np.resize(SIGNS, len(sketch.sums))[:, None]
+    return np.add.reduceat(sums, np.arange(0, len(sums), COLUMNS), axis=0)

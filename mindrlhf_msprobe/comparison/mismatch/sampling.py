@@ -12,18 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
-from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import NotAligned, Source
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.findings.mismatch import LogProbs, SampledToken, is_around
 from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB, ROLLOUT_PROMPTS, ROLLOUT_TOKENS
-from mindrlhf_msprobe.sequences.batch import Sequences
+from mindrlhf_msprobe.sequences.batch import Sample, Sequences
 from mindrlhf_msprobe.sequences.beginnings import prefix_names
 from mindrlhf_msprobe.sequences.log_probs import KEYS_READ, RolloutRows
-from mindrlhf_msprobe.sequences.saved import SavedSample
-from mindrlhf_msprobe.sequences.settings import Settings
-from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable
+from mindrlhf_msprobe.sequences.step_data import Settings, StepData, Unavailable
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.trends.rollout_correction import DIFF_MEAN, rollout_gaps
@@ -76,11 +73,6 @@ class LogProbTable:
             number = self.first + row
             both = float(self.rollout[row, place]), float(self.training[row, place])
             yield SampledToken(number, place, token_id(number, place), *both)
-
-    def further_than(self, limit: float) -> Iterator[tuple[int, int]]:
-        """Yield the row and the place of each token that is further apart, in nats."""
-        rows, places = np.nonzero(self.apart > limit)
-        yield from zip((self.first + rows).tolist(), places.tolist())
 
     def exchanged(self, limit: float) -> Message | None:
         """Say that rows of the rollout are other rows of the training; None if they are not.
@@ -202,7 +194,7 @@ class Sampled:
         """Return whether rounding does not explain the difference."""
         return self.apart > _limit(walk)
 
-    def worst(self, samples: Sequence[SavedSample]) -> tuple[SampledToken, ...]:
+    def worst(self, samples: Sequence[Sample]) -> tuple[SampledToken, ...]:
         """Return the tokens furthest apart, the worst first; those that are not finite before.
 
         Args:
@@ -210,13 +202,18 @@ class Sampled:
         """
 
         def token_id(row: int, place: int) -> int | None:
-            if len(samples) != rows or place >= len(samples[row].response):
+            if len(samples) != rows or place >= len(samples[row].ids):
                 return None
-            return int(samples[row].response[place])
+            return int(samples[row].ids[place])
 
         rows = sum(len(table.counts) for table in self.tables)
+
+        def nearness(token: SampledToken) -> float:
+            apart = abs(token.rollout - token.training)
+            return -apart if math.isfinite(apart) else -math.inf
+
         found = [token for table in self.tables for token in table.worst(token_id)]
-        return tuple(sorted(found, key=_nearness)[:_WORST])
+        return tuple(sorted(found, key=nearness)[:_WORST])
 
     def misplaced(self, walk: Walk) -> Message | None:
         """Say that log-probabilities are those of other rows, or of other tokens; or None."""
@@ -235,11 +232,34 @@ class Sampled:
         samples = _samples(walk)
         if sum(len(table.counts) for table in self.tables) != len(samples):
             counts = walk.coverage
-            known = len(compared) and counts.sampled_aligned == counts.sampled
+            is_known = len(compared) and counts.sampled_aligned == counts.sampled
             few = {"count": counts.sampled_aligned, "of": counts.sampled}
-            return None if known else message("mismatch.logits_unknown", **few)
-        places = {place for table in self.tables for place in table.further_than(limit)}
-        count = len(places & _places_behind(walk, compared, samples))
+            return None if is_known else message("mismatch.logits_unknown", **few)
+        places = {
+            (table.first + row, place)
+            for table in self.tables
+            for row, place in np.argwhere(table.apart > limit).tolist()
+        }
+        # The places of the sampled tokens that rows whose logits were compared are before; samples
+        # that share a pass over their prompt have one row of it.
+        rows, names = walk.tokens, [prefix_names(one) for one in walk.rollout.tokens.sequences]
+
+        def named(at: np.ndarray) -> list[int]:
+            pairs = zip(rows.sequence[at].tolist(), rows.position[at].tolist())
+            return [int(names[sequence][position]) for sequence, position in pairs]
+
+        known = np.flatnonzero(rows.sequence >= 0)
+        # A call may be given padding behind its tokens: such a row is of no token of the sample.
+        every = zip(walk.samples(known).tolist(), named(known))
+        own, seen = dict(zip(every, known.tolist())), {*compared.tolist()}
+        shared = {*named(compared)}
+        behind = {
+            (sample, at + 1 - size)
+            for sample, (tokens, size) in samples.items()
+            for at, name in enumerate(prefix_names(tokens).tolist())
+            if (own[sample, name] in seen if (sample, name) in own else name in shared)
+        }
+        count = len(places & behind)
         if count >= _MOST_SEEN * len(places):
             return None
         return message("mismatch.logits_unknown", count=count, of=len(places))
@@ -254,7 +274,7 @@ class Sampled:
         return message("mismatch.temperature", **values, **apart)
 
     def temperatures(self, walk: Walk) -> Message | None:
-        """Say by which temperatures both sides divide their own logits; None where they are alike.
+        """Say by which temperatures both sides divide their own logits; None where they are equal.
 
         None, too, where the rollout's is not known: it stored no elements of its logits.
         """
@@ -293,7 +313,7 @@ def _logits_compared(walk: Walk) -> np.ndarray:
     name = _logits_of_both(walk)
     if name is None:
         return np.zeros(0, np.int64)
-    return np.flatnonzero(~np.isnan(walk.of_layers[name]))
+    return np.flatnonzero(~np.isnan(walk.growth.of_layers[name]))
 
 
 def _logits_of_both(walk: Walk) -> Name | None:
@@ -308,7 +328,7 @@ def _logits_of_both(walk: Walk) -> Name | None:
         name = own._replace(cell=walk.names.common_a(own.cell) or own.cell)
         if last is not None and not is_around(last, name.cell):
             return None
-        if name in walk.of_layers:
+        if name in walk.growth.of_layers:
             return name
         last = name.cell
     return None
@@ -322,45 +342,10 @@ def _samples(walk: Walk) -> dict[int, tuple[np.ndarray, int]]:
     return {walk.sample(n): (tokens, walk.prompt(n)) for n, tokens in enumerate(sequences)}
 
 
-def _places_behind(
-    walk: Walk, compared: np.ndarray, samples: Mapping[int, tuple[np.ndarray, int]]
-) -> set[tuple[int, int]]:
-    """Return the samples and places of the sampled tokens that rows of the rollout are before.
-
-    Samples that share a pass over their prompt have one row of it.
-
-    Args:
-        compared: the rows, int64.
-        samples: the tokens of each, and how many are its prompt.
-    """
-    rows, names = walk.tokens, [prefix_names(one) for one in walk.rollout.tokens.sequences]
-
-    def named(at: np.ndarray) -> list[int]:
-        pairs = zip(rows.sequence[at].tolist(), rows.position[at].tolist())
-        return [int(names[sequence][position]) for sequence, position in pairs]
-
-    known = np.flatnonzero(rows.sequence >= 0)
-    # A call may be given padding behind its tokens: such a row is that of no token of the sample.
-    every = zip(walk.samples(known).tolist(), named(known))
-    own, seen = dict(zip(every, known.tolist())), {*compared.tolist()}
-    shared = {*named(compared)}
-    return {
-        (sample, at + 1 - size)
-        for sample, (tokens, size) in samples.items()
-        for at, name in enumerate(prefix_names(tokens).tolist())
-        if (own[sample, name] in seen if (sample, name) in own else name in shared)
-    }
-
-
 def _limit(walk: Walk) -> float:
     """Return the mean difference in nats that rounding explains."""
     lowest = min((p.lowest("root") for p in walk.precision), key=roundoff)
     return max(_LEAST_NATS, _ROUNDINGS * roundoff(lowest))
-
-
-def _nearness(token: SampledToken) -> float:
-    apart = abs(token.rollout - token.training)
-    return -apart if math.isfinite(apart) else -math.inf
 
 
 def _error(logits: np.ndarray, ids: np.ndarray, wanted: np.ndarray, temperature: float) -> float:
@@ -396,22 +381,35 @@ def _logits(walk: Walk, counts: np.ndarray, of: str = "rollout") -> _Logits | No
     sequences = walk.rollout.tokens.sequences
     of_rows = [walk.sample(sequence) for sequence in range(len(sequences))]
     side = walk.training if of == "training" else walk.rollout
-    source, shape, samples = _source_of_logits(walk, side), counts.shape, _samples(walk)
+    shape, samples = counts.shape, _samples(walk)
+    source: Source | None = None
+    if (name := _logits_of_both(walk)) is not None:
+        source = walk.sources(name)[side is walk.training]
+    elif (value := side.values.get(Name("root", 0, "output", "0"))) is not None:
+        source = Source(side, value)  # what it returns, where no logits were compared
     if source is None or len(shape) != 2 or shape[0] != len(samples) or max(of_rows) >= shape[0]:
         return None
     tokens = side.tokens.rows
     # Behind padding that a call was given there are logits, too; those are of no sampled token.
     compared = {*_logits_compared(walk).tolist()} if side is walk.rollout else set()
-    sequence_of = _sequences_of(walk, of)
+    # The rollout's sequence of each of the side's; -1 of none, and last of all.
+    mine = walk.matched.sequences
+    sequence_of = np.append(np.arange(len(mine)), -1)
+    if of != "rollout":
+        sequence_of = np.full(len(walk.training.tokens.sequences) + 1, -1)
+        sequence_of[mine[mine >= 0]] = np.flatnonzero(mine >= 0)
     found: dict[int, tuple[np.ndarray, int]] = {}
     wanted: set[int] | None = None
     for number in source.calls:
         try:
             rows = source.rows(number)
-        except (ArrayFileError, Unfit):
+        except (ArrayFileError, NotAligned):
             return None
-        if wanted is None:
-            wanted = _some_of(counts, rows.values.shape[1])
+        if wanted is None:  # as many tokens that count as may be held, through all samples
+            known_places = np.flatnonzero(counts)
+            most = max(_LEAST_LOGITS, _MOST_ELEMENTS // max(rows.values.shape[1], 1))
+            some = np.linspace(0, len(known_places) - 1, min(most, len(known_places)))
+            wanted = {*known_places[some.astype(np.int64)].tolist()}
         for at, row in enumerate((tokens.starts[number] + rows.at).tolist()):
             if compared and row not in compared:
                 continue
@@ -430,30 +428,3 @@ def _logits(walk: Walk, counts: np.ndarray, of: str = "rollout") -> _Logits | No
     logits = np.stack([values for values, _ in found.values()])
     ids = np.array([token for _, token in found.values()])
     return _Logits(np.array([*found]), logits, ids)
-
-
-def _source_of_logits(walk: Walk, side: Side) -> Source | None:
-    """Return where a side's logits come from; what it returns where none were compared."""
-    if (known := _logits_of_both(walk)) is not None:
-        return walk.sources(known)[side is walk.training]
-    value = side.values.get(Name("root", 0, "output", "0"))
-    return None if value is None else Source(side, value)
-
-
-def _some_of(counts: np.ndarray, columns: int) -> set[int]:
-    """Return the places of tokens that count: as many as may be held, through all samples."""
-    known = np.flatnonzero(counts)
-    most = max(_LEAST_LOGITS, _MOST_ELEMENTS // max(columns, 1))
-    chosen = np.linspace(0, len(known) - 1, min(most, len(known))).astype(np.int64)
-    return {*known[chosen].tolist()}
-
-
-def _sequences_of(walk: Walk, side: str) -> np.ndarray:
-    """Return the rollout's sequence of each of a side, int64; -1 of none, and last of all."""
-    mine = walk.matched.sequences
-    if side == "rollout":
-        return np.append(np.arange(len(mine)), -1)
-    found = np.full(len(walk.training.tokens.sequences) + 1, -1)
-    known = mine >= 0
-    found[mine[known]] = np.flatnonzero(known)
-    return found

@@ -49,7 +49,7 @@ def schedule(first: FirstDifference) -> Culprit | None:
 
 @rule(_OTHER, event(DATA), key(_NUMBERS))
 def aggregation(first: FirstDifference) -> Culprit | None:
-    """Return that one number was made otherwise of tokens that agree bit for bit.
+    """Return that another number was made of tokens that agree bit for bit.
 
     They agree in its micro-step. The details: `key`, `agree` (the keys of these), `inputs` (whether
     what the loss is given was recorded, and agrees), what else it may be given: `given` (the keys
@@ -76,14 +76,14 @@ def aggregation(first: FirstDifference) -> Culprit | None:
             known |= _coefficients(first)
         return Culprit(CulpritCode.AGGREGATION, known)
     # It reads the tokens, for which much is loaded.
-    from mindrlhf_msprobe.comparison.verdict.culprits.means import means_of
+    from mindrlhf_msprobe.comparison.verdict.means import means_of
 
     return Culprit(CulpritCode.AGGREGATION, known | means_of(first))
 
 
 @rule(_OTHER, event(DATA), key(_OF_LOSS))
 def loss(first: FirstDifference) -> Culprit | None:
-    """Return that the loss made a key otherwise of what it was given and of log_prob.
+    """Return that the loss made another key of what it was given and of log_prob.
 
     Both agree bit for bit; the details: `phase`, and `agree`, how many records these are.
     """
@@ -98,7 +98,7 @@ def loss(first: FirstDifference) -> Culprit | None:
 
 def _coefficients(first: FirstDifference) -> dict[str, Any]:
     """Return run → with what it multiplies kl_loss, as its loss says where actor_loss is added."""
-    from mindrlhf_msprobe.comparison.verdict.culprits.means import number_of
+    from mindrlhf_msprobe.comparison.verdict.means import number_of
 
     pairs = {
         pair.event.name: pair

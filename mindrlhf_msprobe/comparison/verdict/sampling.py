@@ -98,24 +98,18 @@ def all_tokens(first: FirstDifference, phase: str | None) -> bool:
         return False
     if all(config is not None and last < config.token_range_end for config in wanted):
         return True
-    return 0 < _tokens_of(first, phase) <= last + 1
-
-
-def _tokens_of(first: FirstDifference, phase: str) -> int:
-    """Return how many tokens responses have a row; 0 where that is not certain.
-
-    They are a table of whole numbers with a row for each row of the network's outputs.
-    """
+    # Responses are a table of whole numbers with a row for each row of the network's outputs.
     leaves = [record.leaf for record in (first.pair.a, first.pair.b) if record is not None]
     shapes = [leaf.shape or () for leaf in leaves]
     if not all(leaf.is_integer for leaf in leaves) or any(len(shape) != 2 for shape in shapes):
-        return 0
+        return False
     rows = {
         (pair.record.leaf.shape or (0,))[0]
         for pair, _, _ in of_entries(first.pairs, phase, direction="forward", io="output")
         if pair.event.kind == END and first.parent_of(pair) is None
     }
-    return max(shape[1] for shape in shapes) if rows == {shape[0] for shape in shapes} else 0
+    is_known = rows == {shape[0] for shape in shapes}
+    return is_known and 0 < max(shape[1] for shape in shapes) <= last + 1
 
 
 def counts_tokens(phase: str | None) -> bool:

@@ -10,11 +10,12 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.rules import first_answer, rule
-from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH
-from mindrlhf_msprobe.comparison.mismatch.conclusion.one_sided import ran_alone
+from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH
+from mindrlhf_msprobe.comparison.mismatch.networks import ran_alone
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import LetsIn
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import numbers_that_explain
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.comparison.mismatch.weights.weights import WeightPair
+from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight, is_around
 from mindrlhf_msprobe.sequences.beginnings import holds, longest_common
@@ -233,7 +234,7 @@ def _by_computation(at: Parted) -> Blame:
     return cause, [said, *_looked_at(at)]
 
 
-#: In the order in which they are asked; from `_by_many_roundings` on nothing recorded explains it.
+#: In the order in which they are tried; from `_by_many_roundings` on nothing recorded explains it.
 _BLAME: tuple[Callable[[Parted], Blame | None], ...] = (
     *(_by_other_weights, _by_rounded_weights, _by_positions, _by_numbers, _by_mask, _by_dtype),
     *(_by_many_roundings, _by_other_samples, _by_cells_alone, _by_unknown_weights),
@@ -243,7 +244,7 @@ _BLAME: tuple[Callable[[Parted], Blame | None], ...] = (
 
 def _leak(walk: Walk, name: Name) -> Message | None:
     """Say that only rows part that see other samples of their row by a mask; None if others do."""
-    rows = walk.born_at(name)
+    rows = walk.growth.begins_at(name)
     at = walk.tokens
     for side in ("rollout", "training"):
         calls = getattr(walk, side).tokens.calls
@@ -279,11 +280,14 @@ def _merged(pair: WeightPair) -> dict[str, Any]:
 
 def other_numbers(walk: Walk, name: Name) -> Message | None:
     """Say which other whole numbers a cell is given for the very tokens whose rows part."""
-    for given, _ in walk.not_compared:
-        if _is_given(given, name.cell) and (found := walk.other_numbers(name, given)) is not None:
-            token = walk.token(found.row)
+    for given, sources in walk.unmeasured.items():
+        if not _is_given(given, name.cell):
+            continue
+        found = numbers_that_explain(*sources, walk.matched, walk.growth.begins_at(name))
+        if found is not None:
+            token = walk.token(found[0])
             where = {"sample": token.sample, "position": token.position}
-            numbers = {"rollout": found.rollout, "training": found.training}
+            numbers = dict(zip(("rollout", "training"), found[1:]))
             return message("mismatch.numbers", cell=name.cell, value=str(given), **numbers, **where)
     return None
 
@@ -304,8 +308,16 @@ def _looked_at(at: Parted) -> list[Message]:
     """Return which rows part, whether they are those of other positions, and what was not seen."""
     walk, name, around = at.walk, at.name, at.around
     said = [_of_rows(at)]
-    if (size := _from_borders_on(walk, name)) is not None:
-        said.append(message("mismatch.from_borders_on", size=size))
+    size, rows = walk.rollout.tokens.block, walk.growth.begins_at(name)
+    if size is not None and all(walk.role(row) != "prompt" for row in rows.tolist()):
+        # Whether rows part from the first token of a cache's block on: in each sequence that parts,
+        # in decode, and not of the first token alone.
+        first: dict[int, int] = {}
+        for row in rows[np.argsort(walk.tokens.position[rows], kind="stable")].tolist():
+            first.setdefault(int(walk.tokens.sequence[row]), row)
+        borders = all(walk.is_at_border(row) for row in first.values())
+        if borders and any(walk.role(row) != "first" for row in first.values()):
+            said.append(message("mismatch.from_borders_on", size=size))
     if (by := walk.shift(name)) is not None:
         said.append(message("mismatch.shifted", by=by))
     if unseen := _unseen(walk, around):
@@ -349,24 +361,16 @@ def _undecided_weights(walk: Walk, name: Name) -> list[str]:
     They are of the cell that returns it, or of one inside; or of one beside the cell that is given
     it, of which no output was compared.
     """
-    found = _cells_of_unknown(walk)
+    found = {pair.rollout: cell_of_parameter(pair.rollout) for pair in walk.weights.unknown}
+    for names, common in zip(walk.weights.alone, walk.names_of):
+        cells = {own: cell_of_parameter(own) for own in names}
+        found |= {own: common(cell) or cell for own, cell in cells.items()}
     if name.io == "output":
         return [n for n, of in found.items() if of == name.cell or is_around(name.cell, of)]
     around = _around(walk, name)
     seen = {other.cell for other in walk.stages if other.io == "output"}
     beside = {n: of for n, of in found.items() if (of.rpartition(".")[0] or "root") == around}
     return [n for n, of in beside.items() if of not in seen]
-
-
-def _cells_of_unknown(walk: Walk) -> dict[str, str]:
-    """Return the cell of each parameter of which nothing says whether both sides agree."""
-    rollout, training = walk.weights.alone
-    found = {pair.rollout: cell_of_parameter(pair.rollout) for pair in walk.weights.unknown}
-    for names, common in ((rollout, walk.names.common_a), (training, walk.names.common_b)):
-        for own in names:
-            cell = cell_of_parameter(own)
-            found[own] = common(cell) or cell
-    return found
 
 
 def stage_of(walk: Walk, weight: Weight) -> Stage | None:
@@ -407,6 +411,8 @@ def _of_weight(weight: Weight, count: int) -> Message:
         values |= {"call": when.call, "token": when.token, "brought": when.brought}
     if weight.lacks:
         values["lacks"] = [*weight.lacks]
+    if weight.moved is not None:
+        values["moved"] = weight.moved
     return message("mismatch.weights", name=weight.rollout, parts=parts, count=count, **values)
 
 
@@ -439,7 +445,7 @@ def lower_of(at: Parted) -> str | None:
 def _of_rows(at: Parted) -> Message:
     """Say of which tokens the rows are that part."""
     walk, stage = at.walk, at.stage
-    rows = walk.born_at(at.name)
+    rows = walk.growth.begins_at(at.name)
     roles = {walk.role(row) == "prompt" for row in rows.tolist()}
     where = "some" if len(roles) > 1 else "prompt" if True in roles else "decode"
     where = "all" if len(rows) == stage.rows else where
@@ -449,24 +455,6 @@ def _of_rows(at: Parted) -> Message:
     parted = {*walk.tokens.sequence[rows].tolist()}
     padded = parted == walk.behind_padding and samples < of_samples
     return message("mismatch.rows", where=where, of_samples=of_samples, padded=padded, **counts)
-
-
-def _from_borders_on(walk: Walk, name: Name) -> int | None:
-    """Return the size of a cache's blocks if rows part from the first token of one on; else None.
-
-    So it must be in each sequence that parts, in decode, and not of the first token alone.
-    """
-    rows = walk.born_at(name)
-    if walk.rollout.tokens.block is None or any(
-        walk.role(row) == "prompt" for row in rows.tolist()
-    ):
-        return None
-    first: dict[int, int] = {}
-    for row in rows[np.argsort(walk.tokens.position[rows], kind="stable")].tolist():
-        first.setdefault(int(walk.tokens.sequence[row]), row)
-    borders = all(walk.is_at_border(row) for row in first.values())
-    later = any(walk.role(row) != "first" for row in first.values())
-    return walk.rollout.tokens.block if first and borders and later else None
 
 
 def _unseen(walk: Walk, cell: str) -> list[str]:
@@ -479,7 +467,7 @@ def _is_given(name: Name, cell: str) -> bool:
 
 
 def other_tokens(walk: Walk) -> Message | None:
-    """Say which sequence of the rollout goes on otherwise in the training; None if none does."""
+    """Say which sequence goes on with other tokens in the training than in the rollout; or None."""
     partners, common = walk.matched.sequences, walk.matched.common
     mine, theirs = walk.rollout.tokens.sequences, walk.training.tokens.sequences
     unlike = []
@@ -493,22 +481,19 @@ def other_tokens(walk: Walk) -> Message | None:
         return None
     sample, position, rollout, training = unlike[0]
     where = {"sample": walk.sample(sample), "position": position}
-    ids = {"rollout": rollout, "training": training, "packed": _is_packed(mine, theirs)}
-    return message("mismatch.other_tokens", **where, **ids, count=len(unlike), of=len(mine))
-
-
-def _is_packed(mine: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> bool:
-    """Return whether sequences of the rollout stand inside others of the training."""
+    # Whether sequences of the rollout stand inside others of the training.
     wholes = [tokens.astype(np.int64).tobytes() for tokens in theirs]
-    return any(
+    packed = any(
         len(tokens) >= _LEAST_INSIDE
         and any(holds(whole[tokens.itemsize :], tokens.astype(np.int64)) for whole in wholes)
         for tokens in mine
     )
+    ids = {"rollout": rollout, "training": training, "packed": packed}
+    return message("mismatch.other_tokens", **where, **ids, count=len(unlike), of=len(mine))
 
 
 def other_response(walk: Walk) -> Message | None:
-    """Say which saved response goes on otherwise in the training; None if none does.
+    """Say which saved response goes on with other tokens in the training; None if none does.
 
     The last token of a response is given to the training network alone, so no row shows it.
     """
@@ -543,8 +528,8 @@ def _around(walk: Walk, name: Name) -> str:
 def position_drift(walk: Walk) -> Message | None:
     """Say that the positions the rollout was given jump inside a sequence; None if they do not.
 
-    Padding may count: then all positions of a sequence are shifted alike, which rotary embeddings
-    do not see. Behind the end of a sample positions may stand still.
+    Padding may count: then all positions of a sequence are shifted by one number, which rotary
+    embeddings do not see. Behind the end of a sample positions may stand still.
     """
     tokens = walk.rollout.tokens
     shifts: dict[int, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""In which cells error is born rather than passed on, and how it grows on its way."""
+"""In which cells error begins rather than being passed on, and how it grows on its way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DILUTED = 8.0  # by so much what is added to it may shorten an error that is pa
 _MANY_SUMS = 8  # of a sketch; of fewer, that of a row may be near 0 by chance: all rows count
 _NEVER = 1e-10  # as good as: the chance of one row
 _ALONE = 2.0  # times its limit: a row of a sketch that is further apart counts by itself
-_ALIKE = 3  # others of a kind, from which on what is usual is known
+_OF_A_KIND = 3  # others of a kind, from which on what is usual is known
 _MOST_ROWS = 0.5  # of those in which a mask is apart: so many must show it where it is used
 _WORST = 5
 _INSIDE_A_LAYER = re.compile(r"(?:[^.]+\.)*[0-9]+\.")
@@ -35,7 +35,7 @@ _INSIDE_A_LAYER = re.compile(r"(?:[^.]+\.)*[0-9]+\.")
 _Growths = dict[tuple[str, ...], list[tuple[Name, float]]]
 
 
-class Way:
+class ErrorGrowth:
     """The values of a network, added in causal order.
 
     What is kept of each value are its summary, and two bytes of each token: how far it is apart.
@@ -59,11 +59,11 @@ class Way:
         self._fewest = 0  # of the sums that any distance was estimated from
         self._inputs: dict[tuple[str, int], np.ndarray] = {}
         self._begun: dict[tuple[str, int], np.ndarray] = {}
-        self._born: dict[Name, np.ndarray] = {}
+        self._new: dict[Name, np.ndarray] = {}
         self._limits: dict[Name, np.ndarray] = {}
         self._apart: dict[Name, np.ndarray] = {}
         self._made: list[Name] = []
-        self._masks: dict[Name, Name] = {}  # each mask, and the first one that is apart alike
+        self._masks: dict[Name, Name] = {}  # each mask, and the first that is apart there
 
     def add(self, value: Aligned, allowed: float, *, made: bool = True, mask: bool = False) -> None:
         """Add the next value.
@@ -77,46 +77,51 @@ class Way:
         relative, at = value.distances.relative(), value.token
         apart = np.zeros(len(self._before))
         apart[at] = relative
-        entered = self._entered(value, apart, mask=mask)
+        cell = (value.name.cell, value.name.nth)
+        known = self._inputs.get(cell)
+        if value.name.io == "input":
+            entered = self._before[at]
+            self._begun.setdefault(cell, self._before.copy())
+            if not mask:
+                self._inputs[cell] = apart if known is None else np.maximum(known, apart)
+        else:
+            entered = (self._before if known is None else known)[at]
         if bool((entered > allowed).any()):  # attention mixes all up to a token of its sequence
             most = np.zeros(len(self._before))
             most[at] = entered
             for tokens in self._in_order:
                 most[tokens] = np.maximum.accumulate(most[tokens])
             entered = most[at]
-        entered, born, limits = self._births(relative, entered, allowed, value.distances.sampled)
+        entered, begins, limits = self._begins(relative, entered, allowed, value.distances.sampled)
         self._keep(value.name, at, relative, mask=mask)
         if made and value.name.io == "input" and not mask:
             self._made.append(value.name)
-        self._stages[value.name] = self._stage(value, allowed, relative, entered, born)
-        if born.any():
-            self._born[value.name] = at[born]
-            self._limits[value.name] = limits[born]
-        cell = (value.name.cell, value.name.nth)
+        order = _furthest(relative)
+        worst = zip(at[order].tolist(), relative[order].tolist())
+        self._stages[value.name] = Stage(
+            *(value.name.cell, value.name.io, value.name.path, value.name.nth),
+            _root_mean_square(entered),
+            _root_mean_square(relative),
+            float(relative.max()),
+            allowed,
+            len(relative),
+            int(value.distances.unequal.sum()),
+            int(begins.sum()),
+            value.dtypes,
+            tuple(self._shown(row, far) for row, far in worst if far),
+        )
+        if begins.any():
+            self._new[value.name] = at[begins]
+            self._limits[value.name] = limits[begins]
         if value.name.io == "output" and cell in self._begun:
             self._before = self._begun.pop(cell)  # what was apart inside shows in what it returns
         if not mask:
             np.maximum(self._before, apart, out=self._before)
 
-    def _entered(self, value: Aligned, apart: np.ndarray, *, mask: bool) -> np.ndarray:
-        """Return how far what enters a cell is apart, float64 [rows]; take note of inputs.
-
-        Args:
-            apart: how far the value itself is, float64 [tokens].
-        """
-        cell = (value.name.cell, value.name.nth)
-        known = self._inputs.get(cell)
-        if value.name.io != "input":
-            return (self._before if known is None else known)[value.token]
-        self._begun.setdefault(cell, self._before.copy())
-        if not mask:
-            self._inputs[cell] = apart if known is None else np.maximum(known, apart)
-        return self._before[value.token]
-
-    def _births(
+    def _begins(
         self, relative: np.ndarray, entered: np.ndarray, allowed: float, sampled: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return what entered each row, whether it is born apart, and up to where it is not.
+        """Return what entered each row, whether an error begins in it, and up to where it is not.
 
         Args:
             sampled: from how many sums of a sketch the distances were estimated; 0: from none.
@@ -128,15 +133,15 @@ class Way:
         if self._few:
             entered = np.maximum(entered, _root_mean_square(entered))
         limits = allowed + GROWTH * entered
-        born = ~(relative <= limits)
+        begins = ~(relative <= limits)
         if sampled:
             alone = ~(relative <= _ALONE * by_itself)
             # All rows together: estimates of single ones may be far off.
             explained = _OF_ALL * (allowed + _root_mean_square(entered))
             together = not _root_mean_square(relative) <= explained
-            born = alone | born if together else alone
+            begins = alone | begins if together else alone
             limits = np.where(alone, by_itself, limits)
-        return entered, born, limits
+        return entered, begins, limits
 
     def _keep(self, name: Name, at: np.ndarray, relative: np.ndarray, *, mask: bool) -> None:
         """Keep how far the rows of a value are apart."""
@@ -146,8 +151,8 @@ class Way:
             found[at] = relative
         self._apart[name] = found
         if mask:
-            alike = (n for n in self._masks if np.array_equal(self._apart[n], found, True))
-            self._masks[name] = next(alike, name)
+            same = (n for n in self._masks if np.array_equal(self._apart[n], found, True))
+            self._masks[name] = next(same, name)
         elif name.io == "output" and not _INSIDE_A_LAYER.match(name.cell):
             self.of_layers[name] = np.full(count, np.nan, np.float32)
             self.of_layers[name][at] = relative
@@ -160,33 +165,8 @@ class Way:
         order = known[np.lexsort((position[known], sequence[known]))]
         return [*np.split(order, np.flatnonzero(np.diff(sequence[order])) + 1)]
 
-    def _stage(
-        self,
-        value: Aligned,
-        allowed: float,
-        relative: np.ndarray,
-        entered: np.ndarray,
-        born: np.ndarray,
-    ) -> Stage:
-        """Return the summary of a value's rows."""
-        order = _furthest(relative)
-        worst = zip(value.token[order].tolist(), relative[order].tolist())
-        name = value.name
-        return Stage(
-            *(name.cell, name.io, name.path, name.nth),
-            _root_mean_square(entered),
-            _root_mean_square(relative),
-            float(relative.max()),
-            allowed,
-            len(relative),
-            int(value.distances.unequal.sum()),
-            int(born.sum()),
-            value.dtypes,
-            tuple(self._shown(row, far) for row, far in worst if far),
-        )
-
     def stages(self) -> dict[Name, Stage]:
-        """Return all values; of births, only those that are not usual for cells of their kind."""
+        """Return all values; of errors that begin, only those not usual for their kind."""
         usual: _Growths = defaultdict(list)
         for name, stage in self._stages.items():
             if stage.entered > stage.allowed:
@@ -195,20 +175,20 @@ class Way:
         masks = [name for name in self._masks if found[name].born and found[name].lasting]
         for name, stage in found.items():
             for mask in masks if stage.born and name not in self._masks else ():
-                users = self._users(mask)  # what is born there may be what the mask lets in
+                users = self._users(mask)  # what begins there may be what the mask lets in
                 given = any(name.cell == user or is_around(user, name.cell) for user in users)
-                if given and bool(self._touched(mask)[self._born[name]].all()):
+                if given and bool(self._touched(mask)[self._new[name]].all()):
                     found[name] = replace(stage, born=0)
                     break
         return found
 
     def _judged(self, name: Name, stage: Stage, usual: _Growths) -> Stage:
-        """Return a summary without births that are usual, and whether the others last."""
+        """Return a summary without errors that usually begin there, and whether others last."""
         if not stage.born:
             return stage
         if stage.entered > stage.allowed:
-            alike = [growth for other, growth in usual.get(kind_of(name), []) if other != name]
-            if len(alike) >= _ALIKE and stage.growth <= _USUAL * float(np.median(alike)):
+            others = [growth for other, growth in usual.get(kind_of(name), []) if other != name]
+            if len(others) >= _OF_A_KIND and stage.growth <= _USUAL * float(np.median(others)):
                 return replace(stage, born=0)
         if name in self._masks:
             new = self._masks[name] == name
@@ -217,8 +197,8 @@ class Way:
 
     def _users(self, mask: Name) -> list[str]:
         """Return the cells that are given a mask, in causal order."""
-        alike = [n for n, first in self._masks.items() if first == self._masks[mask]]
-        return [name.cell for name in alike if name.io == "input"]
+        same = [n for n, first in self._masks.items() if first == self._masks[mask]]
+        return [name.cell for name in same if name.io == "input"]
 
     def _is_used(self, mask: Name) -> bool:
         """Return whether most rows in which a mask is apart are so where it is used first.
@@ -245,9 +225,9 @@ class Way:
             apart = self._apart[name].astype(np.float32)
             far = ~(apart <= self._stages[name].allowed)
             known = ~np.isnan(apart) & ~np.isnan(self._apart[mask])
-            differing = known[self._born[mask]]
+            differing = known[self._new[mask]]
             seen |= bool(differing.any())
-            most = differing.any() and far[self._born[mask]][differing].mean() >= _MOST_ROWS
+            most = differing.any() and far[self._new[mask]][differing].mean() >= _MOST_ROWS
             if most and not (far & known & ~touched).any():
                 return True
         return not seen and self._lasts(mask)
@@ -256,24 +236,24 @@ class Way:
         """Return the tokens at which a mask is apart, and those behind them, bool [tokens]."""
         sequence, position = self._tokens.sequence, self._tokens.position
         first = np.full(int(sequence.max(initial=-1)) + 2, np.iinfo(np.int64).max)
-        born = self._born[mask]
-        np.minimum.at(first, sequence[born], position[born])
+        begins = self._new[mask]
+        np.minimum.at(first, sequence[begins], position[begins])
         return position >= first[sequence]  # of padding the last one, which none is at
 
     def apart(self, name: Name) -> np.ndarray:
         """Return how far each token's row is apart in a value, float16 [tokens]; NaN of others."""
         return self._apart[name]
 
-    def born_at(self, name: Name) -> np.ndarray:
-        """Return the tokens whose rows are born apart in a value, int64."""
-        return self._born.get(name, np.zeros(0, np.int64))
+    def begins_at(self, name: Name) -> np.ndarray:
+        """Return the tokens whose rows begin to be apart in a value, int64."""
+        return self._new.get(name, np.zeros(0, np.int64))
 
     def _lasts(self, name: Name) -> bool:
-        """Return whether any row that was born apart still is where it is used, and behind that.
+        """Return whether rows in which an error began are still apart where it is used, and behind.
 
         It is not where the code around makes something that agrees of it, such as a product of
-        two vectors that were rotated alike: the last that this code hands to a cell, or what a
-        cell around it returns, then agrees.
+        two vectors that were rotated by one angle: the last that this code hands to a cell, or
+        what a cell around it returns, then agrees.
         """
         order = [*self._stages]
         later = {*order[order.index(name) + 1 :]}
@@ -282,7 +262,7 @@ class Way:
         inside = [n for n in self._made if n in later and is_around(nearest, n.cell)]
         uses = [n for n in inside if n.cell != name.cell][-1:]
         returned = [other for other in around if other.io == "output" and other in later]
-        rows, limits = self._born[name], self._limits[name]
+        rows, limits = self._new[name], self._limits[name]
         # A layer that is given a value may return rows that agree, as of none else. Such as rotary
         # embeddings that are counted from another position: what is wrong in a later layer does not
         # come of them.
@@ -324,8 +304,8 @@ def _furthest(relative: np.ndarray) -> np.ndarray:
     """Return which rows are furthest apart, the furthest first; of equal ones the first."""
     if len(relative) > _WORST:
         least = np.partition(relative, len(relative) - _WORST)[-_WORST]
-        beyond, alike = np.flatnonzero(relative > least), np.flatnonzero(relative == least)
-        rows = np.concatenate([beyond, alike[: _WORST - len(beyond)]])
+        beyond, equal = np.flatnonzero(relative > least), np.flatnonzero(relative == least)
+        rows = np.concatenate([beyond, equal[: _WORST - len(beyond)]])
     else:
         rows = np.arange(len(relative))
     return rows[np.argsort(-relative[rows], kind="stable")]

@@ -17,9 +17,9 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.comparison.mismatch.conclusion.births import GROWTH
-from mindrlhf_msprobe.comparison.mismatch.conclusion.conclude import OF_ROUNDING
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Source, Unfit
+from mindrlhf_msprobe.comparison.mismatch.conclude import OF_ROUNDING
+from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import NotAligned, Source
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.sequences.beginnings import prefix_names
@@ -74,36 +74,26 @@ def reordered(walk: Walk, parted: Name | None, *, contradicted: bool) -> Reorder
 
     Args:
         parted: the value at which both part.
-        contradicted: whether sequences of the rollout go on otherwise in the training.
+        contradicted: whether sequences of the rollout go on with other tokens in the training.
     """
     tokens = walk.rollout.tokens
     single = np.array([call.width == 1 and call.batch > 1 for call in tokens.calls], bool)
     rows = tokens.within(tokens.rows)
     rows = rows[single[tokens.rows.call[rows]] & (tokens.rows.position[rows] > 0)]
-    born = np.zeros(0, np.int64) if parted is None else walk.born_at(parted)
-    by_place = not len(born) or bool(single[tokens.rows.call[born]].all())
-    if not len(rows) or not (contradicted or (len(born) and by_place)):
+    begins = np.zeros(0, np.int64) if parted is None else walk.growth.begins_at(parted)
+    by_place = not len(begins) or bool(single[tokens.rows.call[begins]].all())
+    if not len(rows) or not (contradicted or (len(begins) and by_place)):
         return None
     index = _index(walk.training.tokens)
     last = None if contradicted else parted
     for name in islice((name for name in walk.stages if name not in walk.masks), _LOOKED_AT):
         found = _Content(walk, name, index, rows)
         if found.tells:
-            is_why = found.moved and (contradicted or found.explains(born))
+            is_why = found.moved and (contradicted or found.explains(begins))
             return _moved(walk, found, contradicted=contradicted) if is_why else None
         if name == last:
             return None
     return None
-
-
-def _bound(walk: Walk, name: Name) -> float:
-    """Return up to which distance a row is that of the training, of its own sample or another."""
-    stage = walk.stages[name]
-    own = zip(stage.dtypes, (precision.lowest(name.cell) for precision in walk.precision))
-    low, high = sorted(max(roundoff(dtype) for dtype in of_side) for of_side in own)
-    cast = 2 * OF_ROUNDING * high if low < high else 0.0
-    agreed = 0.0 if stage.born else 2 * stage.most
-    return max(stage.allowed + GROWTH * stage.entered, agreed, cast)
 
 
 def _index(training: PhaseTokens) -> _Index:
@@ -134,7 +124,13 @@ class _Content:
         self.unlike: list[int] = []
         self.tells = False
         self.moved: dict[int, _Place] = {}
-        bound = _bound(walk, name)
+        # Up to which distance a row is that of the training, of its own sample or another.
+        stage = walk.stages[name]
+        dtypes = zip(stage.dtypes, (precision.lowest(name.cell) for precision in walk.precision))
+        low, high = sorted(max(roundoff(dtype) for dtype in of_side) for of_side in dtypes)
+        cast = 2 * OF_ROUNDING * high if low < high else 0.0
+        agreed = 0.0 if stage.born else 2 * stage.most
+        bound = max(stage.allowed + GROWTH * stage.entered, agreed, cast)
         mine, theirs = walk.sources(name)
         tokens, at = walk.rollout.tokens, walk.rollout.tokens.rows
         names = [prefix_names(tokens_of) for tokens_of in tokens.sequences]
@@ -165,15 +161,15 @@ class _Content:
                     self.moved[row] = places[near[0]]
                 elif own not in places:
                     self.unlike.append(row)
-        except (ArrayFileError, Unfit):
+        except (ArrayFileError, NotAligned):
             self.tells = False
         finally:
             mine.close()
             theirs.close()
 
-    def explains(self, born: np.ndarray) -> bool:
-        """Return whether most rows that are born apart are those of others."""
-        return sum(row in self.moved for row in born.tolist()) >= _MOST * len(born)
+    def explains(self, begins: np.ndarray) -> bool:
+        """Return whether most rows in which an error begins are those of others."""
+        return sum(row in self.moved for row in begins.tolist()) >= _MOST * len(begins)
 
 
 class _Held:
@@ -188,14 +184,14 @@ class _Held:
 
         Raises:
             ArrayFileError: it was not stored.
-            Unfit: its value is of another kind, or too wide.
+            NotAligned: its value is of another kind, or too wide.
         """
         if call not in self._calls:
             found = {}
             if call in self._source.calls:
                 rows = self._source.rows(call, sketched=self._sketched)
                 if rows.values.shape[1] > _WIDEST:
-                    raise Unfit(message("mismatch.no_rows"))
+                    raise NotAligned(message("mismatch.no_rows"))
                 values = np.asarray(rows.values, np.float32)
                 found = dict(zip(rows.at.tolist(), values))
             self._calls[call] = found
@@ -204,8 +200,8 @@ class _Held:
 
 def _tells(others: _Held, index: _Index, bound: float) -> bool:
     """Return whether the training's rows of one token and position are told by those before."""
-    alike = (places for places in index.values() if len(places) > 1)
-    for places in islice(alike, _TOLD_BY):
+    several = (places for places in index.values() if len(places) > 1)
+    for places in islice(several, _TOLD_BY):
         held = (others.row(place.call, place.row) for place in places.values())
         rows = [row for row in held if row is not None]
         if len(rows) < 2 or any(_distance(row, rows[0]) <= 2 * bound for row in rows[1:]):

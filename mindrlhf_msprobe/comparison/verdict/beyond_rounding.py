@@ -1,4 +1,4 @@
-"""Where the error is born, if what differs first is no more than rounding.
+"""Where the error begins, if what differs first is no more than rounding.
 
 A kernel may add in another order each time. Such a difference comes first and explains nothing:
 the operator to look at is the first whose outputs are much further apart than its inputs and
@@ -81,8 +81,8 @@ class _Apart:
             self.relative = max(self.relative, far / size if size else math.inf)
 
 
-def born(first: FirstDifference) -> Birth | None:
-    """Return where the error is born; None where that is where it is first seen, or not known."""
+def error_begins(first: FirstDifference) -> Birth | None:
+    """Return where the error begins; None where that is where it is first seen, or not known."""
     entry, finding = first.entry, first.finding
     if entry is None or first.left_out or finding.status is not Status.DIFFERENT:
         return None
@@ -100,21 +100,21 @@ def born(first: FirstDifference) -> Birth | None:
         if found is not None and not found.status.agrees and found.io == "output"
         if is_operator(other.name) and other.name != entry.name
     }
-    births = (_birth(first, other, values) for other in differing.values())
-    return next((birth for birth in births if birth is not None), None)
+    beginnings = (_begins_in(first, other, values) for other in differing.values())
+    return next((one for one in beginnings if one is not None), None)
 
 
-def born_reasons(birth: Birth) -> Messages:
-    """Say where the error is born, and what may be to blame beside the operator."""
+def said_of_beginning(beginning: Birth) -> Messages:
+    """Say where the error begins, and what may be to blame beside the operator."""
     names = ("record", "operator", "cell", "line", "distance", "entered")
-    said = message("explanation.born", **{name: getattr(birth, name) for name in names})
-    return (said, *birth.beside)
+    said = message("explanation.born", **{name: getattr(beginning, name) for name in names})
+    return (said, *beginning.beside)
 
 
-def _birth(
+def _begins_in(
     first: FirstDifference, entry: Entry, values: dict[tuple[str, str], list[Finding]]
 ) -> Birth | None:
-    """Return the birth of the error in an operator, if it is born there."""
+    """Return that the error begins in an operator, if it does."""
     operator, backward = parse_operator(entry.name), entry.direction == "backward"
     words = {word.lower() for word in _WORD.findall(operator.name)} if operator else set()
     if words & _STEPS:
@@ -139,8 +139,9 @@ def _birth(
             continue
         if not backward and found.path != "0" and entry.name.lower().count("norm"):
             continue  # statistics for its gradient, of which kernels leave some unset
-        if backward and words & _KINKS and _may_be_flipped(found):
-            continue
+        error = None if found.metrics is None else found.metrics.max_rel_err
+        if backward and words & _KINKS and (error is None or error >= _FLIPPED):
+            continue  # elements may have come to lie on the other side of a kink
         share = (relative + max(unit, _unit(found))) * _size(found)
         # Further apart than inputs and rounding can make it.
         jumps = _GROWTH * max(share, amount) < _distance(found) < math.inf
@@ -155,12 +156,6 @@ def _birth(
                 **place_of(first, entry.name),
             )
     return None
-
-
-def _may_be_flipped(found: Finding) -> bool:
-    """Return whether elements may have come to lie on the other side of a kink."""
-    error = None if found.metrics is None else found.metrics.max_rel_err
-    return error is None or error >= _FLIPPED
 
 
 def _together(findings: Iterable[Finding]) -> _Apart:

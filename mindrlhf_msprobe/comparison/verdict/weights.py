@@ -16,10 +16,8 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.culprits.sampling import counts_tokens
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, event, status
 from mindrlhf_msprobe.comparison.verdict.history import (
-    History,
     Opened,
     Parameter,
     StepFindings,
@@ -28,6 +26,7 @@ from mindrlhf_msprobe.comparison.verdict.history import (
     parameter_of,
     same,
 )
+from mindrlhf_msprobe.comparison.verdict.sampling import counts_tokens
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
 from mindrlhf_msprobe.phases import PHASES, UPDATE_PHASES, key_data_home
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -38,20 +37,24 @@ _RUNS = "AB"
 _IS_OTHER = status(Status.DIFFERENT, Status.NON_FINITE)
 
 
-@dataclass(frozen=True)
 class Differing:
     """A parameter that is the first difference of two runs, and what is known of its network.
 
     Attributes:
         role: whose network holds it.
         names: the parameter in each run.
+        step, number: the step of the rank, with what was found of each pair; and its number.
+        phase, opening: where it differs.
+        history: the steps of its rank.
     """
 
-    first: FirstDifference
-    role: str
-    phase: str
-    opening: int
-    names: tuple[Parameter, Parameter]
+    def __init__(
+        self, first: FirstDifference, role: str, names: tuple[Parameter, Parameter]
+    ) -> None:
+        self.first, self.role, self.names = first, role, names
+        self.step, self.history = first.step, first.history
+        self.number = first.step.plan.step
+        self.phase, self.opening = first.called.phase, first.called.opening
 
     @classmethod
     def of(cls, first: FirstDifference) -> Differing | None:
@@ -63,24 +66,7 @@ class Differing:
             return None
         role = first.history.role_of(pair.entry.phase)
         names = parameter_of(pair.a), parameter_of(pair.b)
-        if role is None:
-            return None
-        return cls(first, role, pair.entry.phase, pair.entry.opening, names)
-
-    @property
-    def step(self) -> StepFindings:
-        """The step of the rank, with what was found of each pair."""
-        return self.first.step
-
-    @property
-    def number(self) -> int:
-        """The number of the step."""
-        return self.step.plan.step
-
-    @property
-    def history(self) -> History:
-        """The steps of its rank."""
-        return self.first.history
+        return None if role is None else cls(first, role, names)
 
     def is_discrete(self) -> bool:
         """Return whether it holds integers or bool, which have no gradient."""
@@ -172,10 +158,10 @@ class Differing:
         yield trained
         yield self.own(side)
         initial = [self.initial(one) for one in (side, 1 - side)]
-        # The first network that a role enters may be this one, loaded otherwise: no earlier state.
-        alike = {name: leaf for name, leaf in initial[0].items() if initial[1].get(name) == leaf}
-        loaded_otherwise = self.names[side] in initial[0].keys() - alike.keys()
-        yield [] if loaded_otherwise else [({"initial": True}, alike)]
+        # The first network that a role enters may be this one, which was loaded: no earlier state.
+        shared = {name: leaf for name, leaf in initial[0].items() if initial[1].get(name) == leaf}
+        was_loaded = self.names[side] in initial[0].keys() - shared.keys()
+        yield [] if was_loaded else [({"initial": True}, shared)]
 
     def step_of(self, opened: Opened | None) -> StepFindings | None:
         """Return the compared step of an opening; None without one, or where it was not."""
@@ -197,11 +183,11 @@ class Differing:
         for pair, finding, entry in of_entries(step.pairs, opened.phase, io="parameters"):
             if pair.a is None or entry.opening > opened.number or parameter_of(pair.a) != name:
                 continue
-            alike = _alike(pair)
+            agrees = _agrees(pair)
             if finding is not None:
                 status = finding.status
-            elif alike is not None:
-                status = Status.IDENTICAL if alike else Status.DIFFERENT
+            elif agrees is not None:
+                status = Status.IDENTICAL if agrees else Status.DIFFERENT
         return status
 
     def counts(self) -> dict[str, int]:
@@ -209,13 +195,13 @@ class Differing:
         agree: dict[tuple[str, str], bool] = {}
         pairs = of_entries(self.step.pairs, self.phase, opening=self.opening, io="parameters")
         for pair, finding, entry in pairs:
-            known = finding.status.agrees if finding is not None else _alike(pair)
+            known = finding.status.agrees if finding is not None else _agrees(pair)
             if known is not None:
                 agree.setdefault((entry.cell, pair.record.path), known)
         return {"parameters": sum(not known for known in agree.values()), "of": len(agree)}
 
 
-def _alike(pair: Pair) -> bool | None:
+def _agrees(pair: Pair) -> bool | None:
     """Return whether a pair after the first difference agrees, which was not compared."""
     if (
         pair.a is None
@@ -262,7 +248,7 @@ def synchronisation(differing: Differing) -> Culprit | None:
     """
     if not differing.trained_in:
         return _follows(differing) or _moved(differing)
-    return _moved(differing) or _stale(differing) or _otherwise(differing)
+    return _moved(differing) or _stale(differing) or _copied_wrong(differing)
 
 
 def _stale(differing: Differing) -> Culprit | None:
@@ -382,7 +368,7 @@ def _culprit(code: CulpritCode, differing: Differing, side: int) -> Culprit:
     return Culprit(code, details)
 
 
-def _otherwise(differing: Differing) -> Culprit | None:
+def _copied_wrong(differing: Differing) -> Culprit | None:
     """Return that the weights differ here while those of the trained network agree."""
     now = differing.nows[0]
     if now is None or differing.status_in(now) is not Status.IDENTICAL:
@@ -408,39 +394,23 @@ def _origin(differing: Differing, side: int) -> _Origin:
         known = [answer for answer in answers.values() if answer is not None]
         return _Origin("current", sum(known), len(known), exact=exact)
     best = _Origin("other")
+    to_now = matched(here.weights, now.weights)
     for states in differing.earlier(side):
-        for state, weights in states:
-            origin = _stale_since(here, now, weights, state, first, exact)
-            if origin is not None and origin.parameters > best.parameters:
-                best = origin
+        for state, then in states:
+            # Of the parameters that were updated since, which are still those of that time.
+            to_then = matched(here.weights, then)
+            held: dict[Parameter, bool] = {}
+            for parameter in to_now.keys() & to_then.keys():
+                leaf, old = here.weights[parameter], then[to_then[parameter]]
+                new, still = now.weights[to_now[parameter]], same(leaf, old)
+                if still is not None and same(old, new) is False and same(leaf, new) is not None:
+                    held[parameter] = still
+            tells = held.get(first) or first not in to_then
+            if tells and sum(held.values()) > best.parameters:
+                best = _Origin("stale", sum(held.values()), len(held), state, exact)
         if best.parameters:
             break
     return best
-
-
-def _stale_since(
-    here: Opened,
-    now: Opened,
-    then: Mapping[Parameter, Leaf],
-    state: Mapping[str, Any],
-    first: Parameter,
-    exact: bool,
-) -> _Origin | None:
-    """Return how many of the parameters that were updated since are still those of an earlier time.
-
-    None if the first one that differs was there and is not among them.
-    """
-    to_now, to_then = matched(here.weights, now.weights), matched(here.weights, then)
-    held: dict[Parameter, bool] = {}
-    for parameter in to_now.keys() & to_then.keys():
-        leaf, old = here.weights[parameter], then[to_then[parameter]]
-        new, still = now.weights[to_now[parameter]], same(leaf, old)
-        if still is not None and same(old, new) is False and same(leaf, new) is not None:
-            held[parameter] = still
-    if first in to_then and not held.get(first):
-        return None
-    stale = sum(held.values())
-    return _Origin("stale", stale, len(held), state, exact) if stale else None
 
 
 def changed_between(differing: Differing) -> Culprit | None:
@@ -463,21 +433,18 @@ def changed_between(differing: Differing) -> Culprit | None:
         if last.begin >= here.begin or last.phase == here.phase:
             continue
         own = {history.is_one_network(s, here.phase, last.phase) for s in (0, 1)}
-        copied = own == {False} and here.is_update and _is_made_by(update, differing, last)
+        copied = False
+        if own == {False} and here.is_update and update is not None:
+            # Whether the other network holds another value than the update began with.
+            began, held = differing.name_in(update), differing.name_in(last)
+            if began is not None and held is not None:
+                copied = same(update.weights[began], last.weights[held]) is False
         changed = _changed_since(differing, last) if copied or own == {True} else None
         if changed is not None:
             details: dict[str, Any] = {"run": changed, "phase": here.phase, "since": last.phase}
             details |= differing.counts() | ({"copied": True} if copied else {})
             return Culprit(CulpritCode.CHANGED_BETWEEN, details)
     return None
-
-
-def _is_made_by(update: Opened | None, differing: Differing, copy: Opened) -> bool:
-    """Return whether a network holds another value of a parameter than an update began with."""
-    began, held = (None if of is None else differing.name_in(of) for of in (update, copy))
-    if update is None or began is None or held is None:
-        return False
-    return same(update.weights[began], copy.weights[held]) is False
 
 
 def _changed_since(differing: Differing, last: Opened) -> str | None:
@@ -562,9 +529,9 @@ def written(differing: Differing) -> Culprit | None:
     without it since the start.
     """
     kept = differing.history.kept(differing.first.pair, differing.number)
-    if kept is None or kept[0].alike is kept[1].alike:
+    if kept is None or kept[0].unchanged is kept[1].unchanged:
         return None
-    side = int(kept[0].alike)
+    side = int(kept[0].unchanged)
     details: dict[str, Any] = {"run": _RUNS[side], "phase": differing.phase}
     details["dtype"] = differing.first.record.leaf.dtype
     if (since := kept[1 - side].step) is not None:
