@@ -36,7 +36,7 @@ from mindrlhf_msprobe.comparison.pairing.composed import (
 )
 from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep, cut_keys
 from mindrlhf_msprobe.comparison.pairing.micro_batches import cut
-from mindrlhf_msprobe.comparison.pairing.names import NameRule
+from mindrlhf_msprobe.comparison.pairing.names import NameRules
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.arrays.expression import (
@@ -347,7 +347,7 @@ Reductions = tuple[str | None, str | None]
 
 
 def regrouped(
-    a: StepData, b: StepData, rules: tuple[NameRule, ...], reductions: Reductions = (None, None)
+    a: StepData, b: StepData, rules: NameRules, reductions: Reductions = (None, None)
 ) -> CutStep | None:
     """Cut the larger batches of each phase to the smaller ones; None where all are of one size.
 
@@ -371,7 +371,7 @@ def regrouped(
 
 
 def _cut_of_phase(
-    a: StepData, b: StepData, phase: str, rules: tuple[NameRule, ...], reductions: Reductions
+    a: StepData, b: StepData, phase: str, rules: NameRules, reductions: Reductions
 ) -> CutStep | None:
     """Cut the batches of one phase, with gradients of the whole batch where these are known."""
     found = cut(a, b, rules, (phase, phase), regroup=True)

@@ -15,7 +15,7 @@ from dataclasses import field
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import in_both
-from mindrlhf_msprobe.comparison.pairing.names import CellFilter, NameRule, match_names, renamed
+from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, CellFilter, NameRules, match_names
 from mindrlhf_msprobe.comparison.pairing.operators import (
     Context,
     Item,
@@ -53,7 +53,7 @@ class Alignment:
 def align(
     a: Sequence[Entry],
     b: Sequence[Entry],
-    rules: tuple[NameRule, ...] = (),
+    rules: NameRules = NO_RULES,
     *,
     damaged: Collection[str] = (),
     chosen: tuple[CellFilter | None, CellFilter | None] = (None, None),
@@ -70,7 +70,7 @@ def align(
     alignment = Alignment()
     called: tuple[Callable[[str], str] | None, ...] = (None, None)
     if across:
-        called = (lambda api: in_both(renamed(rules, api)), in_both)
+        called = (lambda api: in_both(rules.renamed(api)), in_both)
     phases = dict.fromkeys(entry.phase for entry in (*a, *b))
     for phase in phases:
         sides = [[entry for entry in side if entry.phase == phase] for side in (a, b)]

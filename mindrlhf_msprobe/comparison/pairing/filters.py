@@ -12,7 +12,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.printable import spans
-from mindrlhf_msprobe.comparison.pairing.names import NameRule
+from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRules
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA
 from mindrlhf_msprobe.errors import UsageError, nearest_of
@@ -282,7 +282,7 @@ class StepFilter:
         chosen: Filters,
         cut: CutStep,
         unlike_phases: bool = False,
-        rules: Sequence[NameRule] = (),
+        rules: NameRules = NO_RULES,
     ) -> None:
         self._chosen, self._cut, self._data = chosen, cut, cut.data
         self._unlike, self._rules = unlike_phases, rules
@@ -339,7 +339,7 @@ class StepFilter:
         names = {pair.entry.cell}
         cells = self._forward_cells[missing]
         if missing == 1:
-            names |= {new for rule in self._rules if (new := rule.rename(pair.entry.cell))}
+            names |= self._rules.names_of(pair.entry.cell)
         if names & cells:
             return message("coverage.phase_with_fewer_calls")
         # A network runs in another wrapper, with a loss beside it, say. Where no cell of one phase
@@ -353,7 +353,7 @@ class StepFilter:
     @cached_property
     def _forward_cells(self) -> list[set[str]]:
         cells = [{e.cell for e in side.entries if e.direction == "forward"} for side in self._data]
-        cells[0] |= {new for c in cells[0] for rule in self._rules if (new := rule.rename(c))}
+        cells[0] |= {new for cell in cells[0] for new in self._rules.names_of(cell)}
         return cells
 
     def _what(self, pair: Pair, missing: int) -> str:

@@ -18,7 +18,7 @@ import xxhash
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.composed import opened
-from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved
+from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, FusedRules, interleaved
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, of_any_layer, with_numbers
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays.npy import (
@@ -75,7 +75,7 @@ class Fused:
 def find_fused(
     rollout: Mapping[str, Record],
     training: Mapping[str, Record],
-    rules: Sequence[FusedRule] = (),
+    rules: FusedRules = NONE_FUSED,
 ) -> dict[str, Fused]:
     """Return the fused cells of the rollout network.
 
@@ -254,7 +254,7 @@ def _matrix(record: Record) -> tuple[int, int] | None:
 def by_rule(
     cell: str,
     shape: tuple[int, int],
-    rules: Sequence[FusedRule],
+    rules: FusedRules,
     shapes: Mapping[str, tuple[int, int]],
 ) -> Fused | None:
     """Return what a user says of a fused cell; None where nothing is said, or it does not fit.
@@ -263,9 +263,8 @@ def by_rule(
         shape: of its weight.
         shapes: of the weights of the training network's cells.
     """
-    for rule in rules:
-        parts = rule.parts_of(cell)
-        if parts is not None and all(part in shapes for part in parts):
+    for rule, parts in rules.meaning(cell):
+        if all(part in shapes for part in parts):
             return _of_parts(cell, shape, parts, shapes, rule.order)
     return None
 
@@ -341,7 +340,7 @@ def lower_dtype(a: Record, b: Record, other: str | None = None) -> str | None:
 def _in_their_layers(
     found: Mapping[str, Fused],
     cells: Sequence[str],
-    rules: Sequence[FusedRule],
+    rules: FusedRules,
     shapes: Mapping[str, tuple[int, int]],
 ) -> dict[str, Fused]:
     """Return the fused cells with the parts of their own layers.
@@ -368,7 +367,7 @@ def _in_their_layers(
 
     result = {}
     for cell, fused in found.items():
-        named = next((p for rule in rules if (p := rule.parts_of(cell)) is not None), None)
+        named = rules.parts_of(cell)
         kind = of_any_layer(cell)
         if kind not in shifts:
             seen = usual[kind]  # by the rows, how often
@@ -491,7 +490,7 @@ def _by_preset(
     return None
 
 
-def as_most(found: Iterable[Fused], rules: Sequence[FusedRule] = ()) -> list[Fused]:
+def as_most(found: Iterable[Fused], rules: FusedRules = NONE_FUSED) -> list[Fused]:
     """Return fused cells whose rows are in the order that most layers have.
 
     A network reads the rows of all its layers alike: of one that has queries where the others have
@@ -507,8 +506,7 @@ def as_most(found: Iterable[Fused], rules: Sequence[FusedRule] = ()) -> list[Fus
         votes[of_any_layer(fused.cell)][_way(fused)] += 1
     result = []
     for fused in cells:
-        parts = next((p for rule in rules if (p := rule.parts_of(fused.cell)) is not None), ())
-        said = [*map(of_any_layer, parts)] or _USUAL
+        said = [*map(of_any_layer, rules.parts_of(fused.cell) or ())] or _USUAL
         of_kind = votes[of_any_layer(fused.cell)]
         best = max(of_kind, key=lambda way: (of_kind[way], _stands_as(way, said)))
         names, order, turned = best

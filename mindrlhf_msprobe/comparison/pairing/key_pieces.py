@@ -15,7 +15,7 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.pairing.batch_rows import Rows, unlike_axes
 from mindrlhf_msprobe.comparison.pairing.composed import cut_out
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across
-from mindrlhf_msprobe.comparison.pairing.names import NameRule
+from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRules
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
@@ -48,7 +48,7 @@ class CutStep:
     extra: Mapping[Alone, Message] = field(default_factory=dict)
     cut: Mapping[str | None, int] = field(default_factory=dict)
     gradients: Message | None = None
-    rules: tuple[NameRule, ...] = ()
+    rules: NameRules = NO_RULES
     across: Across | None = None
     of_phase: Mapping[str, CutStep] = field(default_factory=dict)
 

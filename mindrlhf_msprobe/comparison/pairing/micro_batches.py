@@ -25,7 +25,7 @@ from mindrlhf_msprobe.comparison.pairing.batch_rows import (
 )
 from mindrlhf_msprobe.comparison.pairing.composed import composed, cut_out, marked
 from mindrlhf_msprobe.comparison.pairing.key_pieces import Alone, CutStep
-from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
+from mindrlhf_msprobe.comparison.pairing.names import NameRules, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import Entry, Record
@@ -45,7 +45,7 @@ _Axes = dict[_Place, "tuple[int, int] | Message | None"]
 def cut(
     a: StepData,
     b: StepData,
-    rules: tuple[NameRule, ...],
+    rules: NameRules,
     phases: tuple[str, str],
     *,
     regroup: bool = False,

@@ -8,7 +8,7 @@ or where it and they are called as fused ones usually are, by their rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -19,8 +19,8 @@ from mindrlhf_msprobe.comparison.pairing.composed import Composed, OfRecord, joi
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names, said_of_preset
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
 from mindrlhf_msprobe.comparison.pairing.fused import PRESETS, find_usual, parts_of
-from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRule
-from mindrlhf_msprobe.comparison.pairing.names import Names, around, match_names, renamed
+from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRules
+from mindrlhf_msprobe.comparison.pairing.names import NameRules, Names, around, match_names
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
 
@@ -104,7 +104,7 @@ def pair_parameters(
     networks = _network(a), _network(b)
     cells = _cells_of(networks[0]), _cells_of(networks[1])
     preset = preset_names(*cells)
-    names = match_names(*networks, rules=(*mapping.names, *preset))
+    names = match_names(*networks, rules=NameRules((*mapping.names, *preset)))
     notes = [*said_of_preset("checkpoint.preset", preset, mapping.names, cells[0])]
     if names.prefix_a or names.prefix_b:
         notes.append(message("checkpoint.below", a=names.prefix_a, b=names.prefix_b))
@@ -145,12 +145,10 @@ def check_mapping(mapping: CellMapping, names: Iterable[str]) -> None:
     """
     bare = {split_state(name)[1] for name in names}
     cells = {name.rpartition(".")[0] for name in bare}
-    for line in mapping.fused:
-        if all(line.parts_of(cell) is None for cell in cells):
-            raise UsageError.saying("checkpoint.no_fused", pattern=line.parts[0].source)
-    for rule in mapping.names:
-        if all(rule.rename(name) is None for name in bare):
-            raise UsageError.saying("error.name_unused", pattern=rule.source, path="A")
+    for line in mapping.fused.unused(cells):
+        raise UsageError.saying("checkpoint.no_fused", pattern=line.parts[0].source)
+    for rule in mapping.names.unused(bare):
+        raise UsageError.saying("error.name_unused", pattern=rule.source, path="A")
 
 
 def _network(names: Iterable[str]) -> list[str]:
@@ -172,7 +170,7 @@ def _under_common_names(side: Parameters, names: Names, which: str) -> dict[str,
         state, bare = split_state(name)
         common = names.common_a(bare) if which == "A" else names.common_b(bare)
         if common is None:  # what lies outside of the network that both have meets only its like
-            common = renamed(names.rules, bare) if which == "A" else bare
+            common = names.rules.renamed(bare) if which == "A" else bare
         key = state + common
         if key in found:
             two = {"first": shortened(found[key].name), "second": shortened(name)}
@@ -182,14 +180,13 @@ def _under_common_names(side: Parameters, names: Names, which: str) -> dict[str,
     return found
 
 
-def _by_rules(a: Parameters, b: Parameters, rules: Sequence[FusedRule]) -> Iterator[Correspondence]:
+def _by_rules(a: Parameters, b: Parameters, rules: FusedRules) -> Iterator[Correspondence]:
     """Yield the parameters of either side that are several of the other one, as a user says."""
     for own, others, turned in ((a, b, False), (b, a, True)) if rules else ():
         for name, record in own.items():
             state, bare = split_state(name)
             cell, _, path = bare.rpartition(".")
-            named = ((rule, rule.parts_of(cell)) for rule in rules)
-            rule, cells = next(((r, c) for r, c in named if c is not None), (None, ()))
+            rule, cells = next(rules.meaning(cell), (None, ()))
             parts = {f"{state}{part}.{path}": others.get(f"{state}{part}.{path}") for part in cells}
             known = [part for part in parts.values() if part is not None]
             if rule is None or not known:

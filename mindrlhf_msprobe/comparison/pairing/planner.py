@@ -26,7 +26,7 @@ from mindrlhf_msprobe.comparison.pairing.coverage import (
     why_not_compiled,
 )
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across, bring_together
-from mindrlhf_msprobe.comparison.pairing.names import ROOT, NameRule
+from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, ROOT, NameRules
 from mindrlhf_msprobe.comparison.pairing.timeline import (
     BEGIN,
     DATA,
@@ -155,7 +155,7 @@ def plan_step(
     rank: int,
     a: StepData,
     b: StepData,
-    rules: tuple[NameRule, ...] = (),
+    rules: NameRules = NO_RULES,
     *,
     by_name: bool = False,
     across: Across | None = None,

@@ -42,7 +42,8 @@ from mindrlhf_msprobe.comparison.pairing.composed import gap_of
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, StepFilter
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import beside_of, is_across
 from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep
-from mindrlhf_msprobe.comparison.pairing.names import NameRule
+from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, FusedRules
+from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRules
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan, plan_step
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
 from mindrlhf_msprobe.comparison.pairing.view import View
@@ -60,7 +61,6 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, dtype_name
 from mindrlhf_msprobe.storage.records import Record
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import MsprobeMapping
     from mindrlhf_msprobe.comparison.steps.wholesale import Wholesale
     from mindrlhf_msprobe.storage.columns.layouts import Layouts
@@ -85,12 +85,12 @@ class Job:
     sides: tuple[View, View]
     noise: tuple[View, ...] = ()
     tolerances: Tolerances = field(default_factory=Tolerances)
-    mapping: tuple[NameRule, ...] = ()
+    mapping: NameRules = NO_RULES
     tokenizer: Path | None = None
     chosen: Filters = field(default_factory=Filters)
     span_bytes: int = SPAN_BYTES
     msprobe_mapping: MsprobeMapping | None = None
-    fused: tuple[FusedRule, ...] = ()
+    fused: FusedRules = NONE_FUSED
     # What was read last, and how it was cut; and what was paired last: by step and rank.
     _loaded: dict[tuple[int, int], CutStep] = field(default_factory=dict, repr=False, compare=False)
     _layouts: list[Layouts] = field(default_factory=list, repr=False, compare=False)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.pairing.names import NameRule
+from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRule, NameRules
 
 _LAYERS = re.compile(r"(?:(.*)\.)?layers\.[0-9]+")
 
@@ -51,7 +51,7 @@ _BESIDE = (
 )
 
 
-def preset_names(rollout: Iterable[str], training: Iterable[str]) -> tuple[NameRule, ...]:
+def preset_names(rollout: Iterable[str], training: Iterable[str]) -> NameRules:
     """Return what cells of the rollout network are called in the training network.
 
     Only where exactly one name of each network is known, and both are unlike. A wrapper around one
@@ -60,18 +60,18 @@ def preset_names(rollout: Iterable[str], training: Iterable[str]) -> tuple[NameR
     cells = {*rollout}, {*training}
     before = [_before_layers(one) for one in cells]
     if before[0] is None or before[1] is None:
-        return ()
-    return tuple(_rules(*cells, before[0], before[1]))
+        return NO_RULES
+    return NameRules(_rules(*cells, before[0], before[1]))
 
 
 def said_of_preset(
-    code: str, preset: Sequence[NameRule], rules: Sequence[NameRule], cells: Collection[str]
+    code: str, preset: NameRules, rules: NameRules, cells: Collection[str]
 ) -> Iterator[Message]:
     """Say which rules of a preset name cells of A that the caller's rules do not name."""
-    left = {cell for cell in cells if all(rule.rename(cell) is None for rule in rules)}
-    used = [rule for rule in preset if any(rule.rename(cell) is not None for cell in left)]
+    left = [cell for cell in cells if rules.rename(cell) is None]
+    used = sorted({number for cell in left for number in preset.numbers(cell)})
     if used:
-        shown = [f"{rule.source} → {rule.target}" for rule in used[:2]]
+        shown = [f"{preset[number].source} → {preset[number].target}" for number in used[:2]]
         yield message(code, count=len(used), rules=", ".join(shown))
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 
 import numpy as np
 
-from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.composed import composed, joined, transposed
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names, said_of_preset
@@ -30,8 +29,8 @@ from mindrlhf_msprobe.comparison.pairing.fused import (
     row_keys,
 )
 from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep
-from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
-from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names, of_any_layer
+from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, FusedRules
+from mindrlhf_msprobe.comparison.pairing.names import NameRules, match_names, of_any_layer
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -52,7 +51,7 @@ _ACTIVATIONS = ("act_fn", "activation_func")
 
 
 def translate(
-    a: StepData, b: StepData, rules: tuple[NameRule, ...], fused: Sequence[FusedRule] = ()
+    a: StepData, b: StepData, rules: NameRules, fused: FusedRules = NONE_FUSED
 ) -> CutStep:
     """Bring both sides together as far as one network on two frameworks differs.
 
@@ -72,7 +71,7 @@ def translate(
         dtypes = {str(leaf.dtype) for leaf in leaves if leaf.is_tensor and not leaf.is_discrete}
         floats.append(sorted(dtypes))
     preset = preset_names(cells[0], cells[1])
-    all_rules = (*rules, *preset)
+    all_rules = NameRules((*rules, *preset))
     notes = [*said_of_preset("pairing.preset", preset, rules, cells[0])]
     if floats[0] != floats[1]:
         notes.append(message("pairing.other_floats", a=floats[0], b=floats[1]))
@@ -89,20 +88,6 @@ def translate(
     across = Across((sides[0].only_here(sides[1]), sides[1].only_here(sides[0])))
     data = sides[0].data, sides[1].data
     return CutStep(data, tuple(notes), rules=all_rules, across=across)
-
-
-@dataclass(frozen=True)
-class _OwnRule(FusedRule):
-    """What a caller says of a fused cell by each run's own names, asked by common ones."""
-
-    own: Mapping[str, str] = field(default_factory=dict)
-    common: Callable[[str], str | None] = str
-
-    def parts_of(self, cell: str) -> tuple[str, ...] | None:
-        """Return the common names of the parts of a cell; None: it is not meant."""
-        found = FusedRule.parts_of(self, self.own.get(cell, cell))
-        names = [self.common(part) for part in found or ()]
-        return tuple(name for name in names if name) if found and all(names) else None
 
 
 class _Side:
@@ -243,7 +228,7 @@ class _Side:
         if found:
             yield message("pairing.activations", count=found)
 
-    def join(self, other: _Side, rules: Sequence[FusedRule]) -> Iterator[Message]:
+    def join(self, other: _Side, rules: FusedRules) -> Iterator[Message]:
         """Make one cell of several, where the other network has one."""
         by_cell = self.by_cell()
         found = self._fused_in(other, rules)
@@ -258,7 +243,7 @@ class _Side:
                 shown = f"{some[0].cell} = {', '.join(some[0].parts)}"
                 yield message(code, count=len(some), shown=shown)
 
-    def _fused_in(self, other: _Side, rules: Sequence[FusedRule]) -> list[Fused]:
+    def _fused_in(self, other: _Side, rules: FusedRules) -> list[Fused]:
         """Return the cells of the other network that are several here, by weights of one alone."""
         own_cells, their_cells = self.cells(), other.cells()
         parts = {
@@ -273,8 +258,7 @@ class _Side:
         }
         if not left or not parts:
             return []
-        own_names = other.own_names()
-        named = [_OwnRule(rule.parts, rule.groups, own_names, self.common) for rule in rules]
+        named = rules.by_names(other.own_names(), self.common)
         return as_most(find_fused(left, parts, named).values(), named)
 
     def _join(

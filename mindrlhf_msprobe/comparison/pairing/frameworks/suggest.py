@@ -29,7 +29,7 @@ from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
 from mindrlhf_msprobe.comparison.pairing.fused import PRESETS, find_fused
 from mindrlhf_msprobe.comparison.pairing.mapping import interleaved
-from mindrlhf_msprobe.comparison.pairing.names import NUMBER, ROOT, of_any_layer, renamed
+from mindrlhf_msprobe.comparison.pairing.names import NUMBER, ROOT, literal, of_any_layer
 from mindrlhf_msprobe.comparison.pairing.operators import ALIKE, may_be_one
 from mindrlhf_msprobe.comparison.pairing.view import views
 from mindrlhf_msprobe.errors import RunError, UsageError
@@ -223,13 +223,14 @@ class Line:
     """One line of a proposal.
 
     Attributes:
-        source, target: what cells of A, and of B, are called; `*` stands for the layers. Of a
-            cell that several are: it, in either run, and its parts in the other one.
+        source, target: what cells of A, and of B, are called. Of a cell that several are: it, in
+            either run, and its parts in the other one.
         confidence: between 0 and 1, the least of all layers.
         cells: how many cells it is of.
         values: of the parameters and outputs that were compared, how many agree.
         compared: how many these are.
         groups: how many times the parts alternate in the rows of a fused weight; 0: unknown.
+        of_layers: whether `*` stands for their numbers; one that a name has is then `\\*`.
     """
 
     source: str
@@ -239,6 +240,7 @@ class Line:
     values: int
     compared: int
     groups: int = 1
+    of_layers: bool = False
 
 
 @dataclass(frozen=True)
@@ -322,7 +324,7 @@ def _proposed(
     known[1] |= {pair.parts[0].name for pair in pairs}
     lines = _lines(pairs)
     # A rule holds for what lies inside, too: those inside come first, single names before layers.
-    lines.sort(key=lambda line: (-line.source.count("."), "*" in line.source, line.source))
+    lines.sort(key=lambda line: (-line.source.count("."), line.of_layers, line.source))
     renaming = [line for line in lines if line.source != line.target]
     said = [  # one that keeps its name says something where another line would rename it
         line
@@ -344,7 +346,7 @@ def _pairs(a: Sequence[Cell], b: Sequence[Cell]) -> list[Match]:
         by_size[_size(cell)].append(cell)
     scored = []
     for i, x in enumerate(a):
-        expected = renamed(preset, x.name)
+        expected = preset.renamed(x.name)
         for y in _likely(x, by_size[_size(x)]):
             match = _match(x, y, expected)
             if match.confidence >= _LEAST:
@@ -401,13 +403,17 @@ def _match(x: Cell, y: Cell, expected: str) -> Match:
 
 def _lines(matches: Iterable[Match]) -> list[Line]:
     """Return a line for each cell and what it is, those of layers together."""
-    found: dict[tuple[str, ...], list[Match]] = defaultdict(list)
+    found: dict[tuple[bool, tuple[str, ...]], list[Match]] = defaultdict(list)
     for match in matches:
         names = [cell.name for cell in (match.cell, *match.parts)]
-        alike = len({tuple(NUMBER.findall(name)) for name in names}) == 1
-        found[tuple(map(of_any_layer, names) if alike else names)].append(match)
+        numbers = {tuple(NUMBER.findall(name)) for name in names}
+        of_layers = len(numbers) == 1 and numbers != {()}
+        if of_layers:
+            names = [names[0].replace("*", r"\*"), *map(literal, names[1:])]
+            names = [*map(of_any_layer, names)]
+        found[of_layers, tuple(names)].append(match)
     lines = []
-    for (source, *parts), group in found.items():
+    for (of_layers, (source, *parts)), group in found.items():
         known = {one.groups for one in group if one.groups}
         lines.append(
             Line(
@@ -418,6 +424,7 @@ def _lines(matches: Iterable[Match]) -> list[Line]:
                 sum(one.values for one in group),
                 sum(one.compared for one in group),
                 known.pop() if len(known) == 1 else 0,
+                of_layers,
             )
         )
     return lines
@@ -427,14 +434,15 @@ def _text(found: Suggestion) -> str:
     head = [f"# {line}" for line in str(message("suggest.head")).splitlines()]
     body = []
     for line in found.lines:
-        numbered = any("*" in name for name in (line.source, *line.target))
         source = line.source
-        if not numbered and not re.fullmatch(r"[\w.]+", source):
-            source = re.escape(source)  # a pattern; dots stand for themselves anyway
-        target: Any = line.target
-        if not isinstance(target, str):
-            parts = [*target]
-            target = {"parts": parts, "groups": line.groups} if line.groups > 1 else parts
+        parts = [line.target] if isinstance(line.target, str) else [*line.target]
+        if not line.of_layers:
+            parts = [*map(literal, parts)]
+            if not re.fullmatch(r"[\w.]+", source):
+                source = re.escape(source)  # a pattern; dots stand for themselves anyway
+        target: Any = parts if len(parts) > 1 else parts[0]
+        if line.groups > 1:
+            target = {"parts": parts, "groups": line.groups}
         body.append(f"{_in_yaml(source)}: {_in_yaml(target)}  # {say_line(line)}")
     left = [
         f"# {message('suggest.alone', side=side, names=', '.join(names))}"
