@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -133,7 +133,11 @@ def find_usual(wholes: Mapping[str, Record], parts: Mapping[str, Record]) -> lis
     for alike in layers.values():
         together: Counter[int] = Counter()
         for name, fused in alike.items():
-            together.update(_rows_together(fused, name, wholes[name], parts))
+            as_stored = _ORIENTATIONS[:1]
+            fitting = _candidates(fused, name, wholes[name], parts, as_stored, any_groups=True)
+            for groups, _, mine, apart in fitting:
+                near = np.linalg.norm(apart, axis=1) <= _NEAR * np.linalg.norm(mine, axis=1)
+                together[groups] += int(np.count_nonzero(near))
         groups = max(together, key=lambda groups: (together[groups], -groups), default=1)
         if 2 * together[groups] <= sum(len(fused.order) for fused in alike.values()):
             groups = 1
@@ -143,30 +147,52 @@ def find_usual(wholes: Mapping[str, Record], parts: Mapping[str, Record]) -> lis
     return found
 
 
-def _rows_together(
-    fused: Fused, name: str, record: Record, training: Mapping[str, Record]
-) -> dict[int, int]:
-    """Return how many rows of a fused weight are near those of its parts, by number of groups."""
+def _candidates(
+    fused: Fused,
+    name: str,
+    record: Record,
+    training: Mapping[str, Record],
+    turns: Sequence[tuple[bool, bool]],
+    *,
+    any_groups: bool,
+) -> Iterator[tuple[int, Fused, np.ndarray, np.ndarray]]:
+    """Yield how a fused weight may be made of its parts, by their first columns.
+
+    Each is how many times the parts alternate in its rows (1: as `fused` says), the cell so made,
+    the rows of its weight, and how far those of the parts are from them. There is none where a part
+    is missing, or elements cannot be read.
+
+    Args:
+        name, record: the fused weight.
+        training: parameters of the parts.
+        turns: whether the fused weight is transposed, and whether its parts are.
+        any_groups: whether the parts may alternate in any number of groups.
+    """
+    parts = parts_of(fused, name, training)
+    if parts is None or any(of.leaf.why is not None for of in (record, *parts)):
+        return
     try:
-        each = parts_of(fused, name, training) or ()
-        if not each or any(of.leaf.why is not None for of in (record, *each)):
-            return {}
-        mine, *theirs = (_first_columns(of) for of in (record, *each))
+        read = [
+            [_first_columns(record, own), *(_first_columns(part, others) for part in parts)]
+            for own, others in turns
+        ]
     except (ArrayFileError, RunError):
-        return {}
-    rows, sizes, found = np.concatenate(theirs), [len(part) for part in theirs], {}
-    enough = _NEAR * np.linalg.norm(mine, axis=1)
-    for groups in range(1, math.gcd(*sizes) + 1):
-        order = interleaved(sizes, groups)
-        if order is not None:
-            apart = np.linalg.norm(mine - rows[order], axis=1)
-            found[groups] = int(np.count_nonzero(apart <= enough))
-    return found
+        return
+    for (own, others), (mine, *theirs) in zip(turns, read):
+        rows, sizes = np.concatenate(theirs), [len(part) for part in theirs]
+        for groups in range(1, (math.gcd(*sizes) if any_groups else 1) + 1):
+            order = fused.order if groups == 1 else interleaved(sizes, groups)
+            if order is not None:
+                made = replace(fused, order=order, transposed=own, parts_transposed=others)
+                yield groups, made, mine, mine - rows[order]
 
 
-def _first_columns(record: Record) -> np.ndarray:
+def _first_columns(record: Record, transposed: bool) -> np.ndarray:
     rows, columns = _matrix(record) or (0, 0)
-    box = opened(record).box((0, 0), (rows, min(columns, _ENOUGH_COLUMNS)))
+    if transposed:
+        box = opened(record).box((0, 0), (min(rows, _ENOUGH_COLUMNS), columns)).T
+    else:
+        box = opened(record).box((0, 0), (rows, min(columns, _ENOUGH_COLUMNS)))
     return np.asarray(box, np.float32)
 
 
@@ -216,32 +242,19 @@ def _as_it_agrees(
         training: parameters of the parts, and `shapes` of the weights of their cells.
         any_groups: whether the parts may also alternate in its rows, in any number of groups.
     """
-    parts = parts_of(fused, name, training)
-    ways = [
-        (own, others)
-        for own, others in _ORIENTATIONS
-        if _rows_as(_matrix(record) or (0, 0), fused.parts, shapes, (own, others))
+    turns = [
+        turned
+        for turned in _ORIENTATIONS
+        if _rows_as(_matrix(record) or (0, 0), fused.parts, shapes, turned)
     ]
-    if parts is None or (len(ways) < 2 and not any_groups):
-        return fused
-    try:
-        whole, *each = (np.asarray(of.array(), np.float32) for of in (record, *parts))
-    except (ArrayFileError, RunError):
-        return fused
-
     best, least = fused, None
-    for own, others in ways:
-        mine = (whole.T if own else whole)[:, :_ENOUGH_COLUMNS]
-        theirs = [(part.T if others else part)[:, :_ENOUGH_COLUMNS] for part in each]
-        rows = np.concatenate(theirs)
-        sizes = [len(part) for part in theirs]
-        most = math.gcd(*sizes) if any_groups else 0
-        alternating = (interleaved(sizes, groups) for groups in range(2, most + 1))
-        for order in (fused.order, *(of for of in alternating if of is not None)):
-            apart = float(np.linalg.norm(mine - rows[order]))
-            if least is None or apart < least:  # where it is NaN, the first one
-                best = replace(fused, order=order, transposed=own, parts_transposed=others)
-                least = apart
+    if len(turns) < 2 and not any_groups:
+        return best
+    fitting = _candidates(fused, name, record, training, turns, any_groups=any_groups)
+    for _, made, _, apart in fitting:
+        distance = float(np.linalg.norm(apart))
+        if least is None or distance < least:  # where it is NaN, the first one
+            best, least = made, distance
     return best
 
 
