@@ -25,7 +25,6 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Sums, Tole
 from mindrlhf_msprobe.comparison.judging.noise import Distance, by_distance, distance_of
 from mindrlhf_msprobe.comparison.judging.status import side_of_leaf, status_of_elements
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
-from mindrlhf_msprobe.comparison.pairing.composed import opened
 from mindrlhf_msprobe.comparison.pairing.parameters import Correspondence
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
 from mindrlhf_msprobe.storage.arrays.expression import Expression, InMemory, Permuted
@@ -171,7 +170,7 @@ def _elements(record: Record) -> Expression:
         CheckpointError: a file that a run recorded cannot be read.
     """
     try:
-        return opened(record)
+        return record.opened()
     except (ArrayFileError, OSError, ValueError) as error:
         path = str(record.file)
         raise CheckpointError.saying("checkpoint.of_file", path=path, why=error) from None

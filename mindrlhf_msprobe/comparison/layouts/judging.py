@@ -15,24 +15,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.by_statistics import PairFound
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
-    ArrayComparison,
-    check_comparable,
-    sum_part,
-    summed,
-)
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Sums, Tolerance, is_finite
-from mindrlhf_msprobe.comparison.judging.status import Decode, compare_records, status_of_elements
-from mindrlhf_msprobe.comparison.layouts.assembly import Assembly, assembly_of, taking
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
+from mindrlhf_msprobe.comparison.judging.status import Decode, compare_records
 from mindrlhf_msprobe.comparison.pairing.composed import (
-    Composed,
-    OfRecord,
+    Assembly,
+    Shard,
+    assembly_of,
     composed,
     gap_of,
     marked,
-    opened,
+    taking,
 )
 from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep, cut_keys
 from mindrlhf_msprobe.comparison.pairing.micro_batches import cut
@@ -42,12 +36,8 @@ from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.arrays.expression import (
     CHUNK,
     WHOLE,
-    Expression,
     Tile,
-    Tiled,
     boxes_of_span,
-    overlap,
-    slices,
 )
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -57,8 +47,6 @@ from mindrlhf_msprobe.storage.shards import MEAN, SUM
 
 _ADDED = 1e-5  # of the largest element: how far a sum may be off by rounding
 _ROUNDING = 1e-6  # of a mean or norm that was put together from those of parts
-_SPAN = CHUNK // BLOCK * BLOCK
-_ORDER = [*Status]
 
 
 def compare_joined(
@@ -69,15 +57,9 @@ def compare_joined(
     Returns:
         What `compare_records` does. The notes name the ranks whose parts differ.
     """
-    variants: list[list[Record]] = []  # with each copy of its parts
-    for record in (a, b):
-        made, rows = assembly_of(record), _rows_of_ranks(record)
-        if made is not None:
-            variants.append(_unlike_copies(record, made))
-        else:
-            variants.append([record] if rows is None else [*_of_rows(record, rows)])
+    variants = [_unlike_copies(record) for record in (a, b)]
     pairs = [(x, b) for x in variants[0]] + [(a, y) for y in variants[1][1:]]
-    found = [_compare(x, y, tolerance, decode) for x, y in pairs]
+    found = [compare_records(x, _as_rounded(x, y), tolerance, decode) for x, y in pairs]
 
     def how_bad(one: PairFound) -> tuple[bool, float]:
         return one[0].agrees, -(0.0 if one[1] is None else float(one[1].max_abs_err or 0.0))
@@ -88,75 +70,33 @@ def compare_joined(
         return status, metrics, notes
     if a.leaf.shape == b.leaf.shape and a.leaf.is_tensor and status is not Status.UNREADABLE:
         with suppress(ArrayFileError, OSError, ValueError, TypeError):
-            notes = *notes, *_copies(a, b), *_which(a, b, tolerance), *_sums(a, b)
+            sides = [("A", a, b), ("B", b, a)]
+            made = [(s, own, of, o) for s, own, o in sides if (of := assembly_of(own)) is not None]
+            copies = (_copies(side, of) for side, _, of, _ in made)
+            parts = (_which_parts(s, own, of, o, tolerance) for s, own, of, o in made if of.of != 1)
+            sums = (_sums(*of_side) for of_side in made)
+            notes = *notes, *(note for some in (*copies, *parts, *sums) for note in some)
     return status, metrics, notes
 
 
-def _unlike_copies(own: Record, made: Assembly) -> list[Record]:
-    """Return a record with each copy of its parts; itself alone where all are known to be alike."""
-    if made.copies == 1:
+def _unlike_copies(own: Record) -> list[Record]:
+    """Return a record with each copy of its parts; itself alone where all are known to be equal."""
+    made = assembly_of(own)
+    if made is None or made.copies == 1:
         return [own]
     for part in made.parts:
-        for copies in itertools.zip_longest(*part):
-            prints = {made.shards[i].leaf.fingerprint for i in copies if i is not None}
+        for terms in itertools.zip_longest(*part):
+            prints = {shard.record.leaf.fingerprint for shard in terms if shard is not None}
             if len(prints) != 1 or None in prints:
                 return [taking(own, copy) for copy in range(made.copies)]
     return [own]
 
 
-def _rows_of_ranks(record: Record) -> Tiled | None:
-    """Return the rows of a batch that a record has, if ranks may hold them; else None."""
-    made = record.expression if isinstance(record, Composed) else None
-    return made if isinstance(made, Tiled) else None
-
-
-def _of_rows(own: Record, rows: Tiled) -> Iterator[Composed]:
-    """Yield rows of what was put together with each copy of its parts."""
-    records = [source.record for source in rows.sources if isinstance(source, OfRecord)]
-    made = [assembly_of(record) for record in records]
-    for copy in range(max((of.copies for of in made if of is not None), default=1)):
-        taken = rows.over([OfRecord(taking(record, copy)) for record in records])
-        yield composed(own, expression=taken)
-
-
-def _compare(a: Record, b: Record, tolerance: Tolerance, decode: Decode | None) -> PairFound:
-    if a.location is None or b.location is None:
-        return compare_records(a, _as_rounded(a, b), tolerance, decode)
-    alike = (
-        a.leaf.shape == b.leaf.shape
-        and a.leaf.is_tensor
-        and "str" not in (a.leaf.type, b.leaf.type)
-    )
-    dtypes = a.leaf.dtype == b.leaf.dtype or not tolerance.bitwise
-    readable = a.leaf.why is None is b.leaf.why
-    if not (alike and dtypes and readable) or math.prod(a.leaf.shape or ()) * 8 <= WHOLE:
-        return compare_records(a, b, tolerance, decode)
-    try:
-        compared = _streamed(opened(a), opened(b), tolerance)
-    except (ArrayFileError, OSError, TypeError, ValueError) as error:
-        why = error.said if isinstance(error, ArrayFileError) else error
-        return Status.UNREADABLE, None, (message("note.unreadable", why=why),)
-    return status_of_elements(a.leaf, b.leaf, compared, tolerance)
-
-
-def _streamed(a: Expression, b: Expression, tolerance: Tolerance) -> ArrayComparison:
-    """Compare two large arrays span by span, as compare_arrays does."""
-    nothing = np.empty(0, a.numpy_dtype), np.empty(0, b.numpy_dtype)
-    check_comparable(*nothing)
-
-    def spans() -> Iterator[Sums]:
-        start = 0
-        for x, y in zip(a.blocks(_SPAN), b.blocks(_SPAN), strict=True):
-            yield sum_part(x, y, start, tolerance)
-            start += len(x)
-
-    return summed(spans(), math.prod(a.shape), tolerance)
-
-
 def _as_rounded(a: Record, b: Record) -> Record:
     """Return B with A's mean and norm where these are the same but for the rounding of parts."""
     made = [of for of in (assembly_of(a), assembly_of(b)) if of is not None]
-    if all(len(of.tiles) <= 1 for of in made) or a.leaf.shape != b.leaf.shape:
+    elements = a.location is not None is not b.location
+    if elements or all(len(of.tiles) <= 1 for of in made) or a.leaf.shape != b.leaf.shape:
         return b
     leaf = b.leaf
     largest = max((abs(v) for v in (leaf.max, leaf.min) if is_finite(v)), default=0.0)
@@ -173,16 +113,6 @@ def _close(a: object, b: object, scale: object) -> bool:
     return abs(a - b) <= _ROUNDING * abs(scale)  # type: ignore[operator,arg-type]
 
 
-def _which(a: Record, b: Record, tolerance: Tolerance) -> Iterator[Message]:
-    """Say which parts of each side that was put together differ, by the ranks that hold them."""
-    for side, own, other in (("A", a, b), ("B", b, a)):
-        if (made := assembly_of(own)) is not None:
-            if made.of != 1:
-                yield from _which_parts(side, own, made, other, tolerance)
-        elif (rows := _rows_of_ranks(own)) is not None:
-            yield from _which_rows(side, own, rows, other, tolerance)
-
-
 def _which_parts(
     side: str, own: Record, made: Assembly, other: Record, tolerance: Tolerance
 ) -> Iterator[Message]:
@@ -190,7 +120,7 @@ def _which_parts(
     stored = own.location is not None and other.location is not None
     odd: set[int] = set()
     sums = False
-    variants = _unlike_copies(own, made)
+    variants = _unlike_copies(own)
     for variant in variants:
         taken = assembly_of(variant)
         assert taken is not None
@@ -200,7 +130,7 @@ def _which_parts(
         else:
             tiles = _by_extremes(taken, other)
         for tile in tiles:
-            odd |= {rank for copy in copies for rank in made.holders(tile, copy)}
+            odd |= {shard.rank for copy in copies for shard in made.terms(tile, copy)}
             sums |= len(made.terms(tile, 0)) > 1
     if not odd:
         return
@@ -211,34 +141,9 @@ def _which_parts(
         yield message("note.parts_differ", side=side, ranks=sorted(odd), others=others)
 
 
-def _which_rows(
-    side: str, own: Record, rows: Tiled, other: Record, tolerance: Tolerance
-) -> Iterator[Message]:
-    """Say which ranks hold the rows of a batch that differ."""
-    odd: set[int] = set()
-    rest: set[int] = set()
-    theirs = other.array()
-    for variant in _of_rows(own, rows):
-        mine, taken = variant.array(), variant.expression
-        assert taken is not None
-        for tile in rows.tiles:
-            source = taken.sources[tile.source]
-            made = assembly_of(source.record) if isinstance(source, OfRecord) else None
-            for part in made.tiles if made is not None else ():
-                common = overlap((tile.begin, tile.shape), (part.start, part.shape))
-                if common is None or made is None:
-                    continue
-                moved = [c - b + s for c, b, s in zip(common[0], tile.begin, tile.start)]
-                box = slices((moved, common[1]))
-                same = _same(mine[box], theirs[box], tolerance)
-                (rest if same else odd).update(made.holders(part, made.taken))
-    if odd:
-        yield message("note.parts_differ", side=side, ranks=sorted(odd), others=sorted(rest - odd))
-
-
 def _by_elements(own: Record, made: Assembly, other: Record, tolerance: Tolerance) -> list[Tile]:
     """Return the parts that differ somewhere."""
-    readers = opened(own), opened(other)
+    readers = own.opened(), other.opened()
     found = []
     for tile in made.tiles:
         size = math.prod(tile.shape)
@@ -270,7 +175,7 @@ def _by_extremes(made: Assembly, other: Record) -> list[Tile]:
     for tile in made.tiles:
         if len(made.terms(tile, 0)) > 1:
             continue
-        part = made.shards[made.terms(tile, made.taken)[0]].leaf
+        part = made.terms(tile, made.taken)[0].record.leaf
         counts = (part.nan_count, whole.nan_count), (part.inf_count, whole.inf_count)
         more = any(x is not None and y is not None and x > y for x, y in counts)
         larger = is_finite(part.max) and is_finite(whole.max) and part.max > whole.max
@@ -280,52 +185,42 @@ def _by_extremes(made: Assembly, other: Record) -> list[Tile]:
     return found
 
 
-def _copies(a: Record, b: Record) -> Messages:
-    """Say that ranks which hold the same do not agree among themselves."""
-    notes: list[Message] = []
-    for side, record in (("A", a), ("B", b)):
-        made = assembly_of(record)
-        if made is not None and (odd := sorted(_odd_copies(made))):
-            notes.append(message("note.copies_differ", side=side, ranks=odd))
-    return tuple(notes)
+def _copies(side: str, made: Assembly) -> Iterator[Message]:
+    """Say that ranks which hold the same do not agree among themselves.
+
+    Those are named whose copy of a part is not that of more than half of them.
+    """
+    odd: set[int] = set()
+    for part in () if made.is_cut else made.parts:
+        if len(part) == 1 or any(len(copy) > 1 for copy in part):
+            continue
+        prints = [_print(copy[0].record) for copy in part]
+        most = max(prints, key=prints.count)
+        if 2 * prints.count(most) > len(prints):  # else nothing tells which are the odd ones
+            odd |= {copy[0].rank for copy, own in zip(part, prints) if own != most}
+    if odd:
+        yield message("note.copies_differ", side=side, ranks=sorted(odd))
 
 
-def _sums(a: Record, b: Record) -> Iterator[Message]:
+def _sums(side: str, own: Record, made: Assembly, other: Record) -> Iterator[Message]:
     """Say that unlike copies of a part are together what the other run has, as a sum or a mean.
 
     That may be how the network works, or a reduction that is missing: it does not agree by it.
     """
-    for side, own, other in (("A", a, b), ("B", b, a)):
-        made, leaf = assembly_of(own), own.leaf
-        if made is None or made.copies == 1:
-            continue
-        small = math.prod(leaf.shape or ()) * 8 <= WHOLE
-        if leaf.is_discrete or not small or own.location is None or other.location is None:
-            continue
-        terms = made.copies
-        total = made.added().array().astype(np.float64)
-        whole = other.array().astype(np.float64)
-        for how, value in ((SUM, total), (MEAN, total / terms)):
-            with np.errstate(all="ignore"):  # the same but for the rounding of a sum
-                largest = abs(whole).max(initial=0.0)
-                near = largest > 0 and abs(value - whole).max(initial=0.0) <= _ADDED * largest
-            if near:
-                ranks = [*made.ranks]
-                yield message("note.copies_added", side=side, ranks=ranks, how=how)
-                break
-
-
-def _odd_copies(made: Assembly) -> set[int]:
-    """Return the ranks whose copy of a part is not that of more than half of them."""
-    odd: set[int] = set()
-    for part in made.parts:
-        if len(part) == 1 or any(len(copy) > 1 for copy in part):
-            continue
-        prints = [_print(made.shards[copy[0]]) for copy in part]
-        most = max(prints, key=prints.count)
-        if 2 * prints.count(most) > len(prints):  # else nothing tells which are the odd ones
-            odd |= {made.ranks[c[0]] for c, p in zip(part, prints) if p != most}
-    return odd
+    leaf, small = own.leaf, math.prod(own.leaf.shape or ()) * 8 <= WHOLE
+    if made.copies == 1 or made.is_cut or leaf.is_discrete or not small:
+        return
+    if own.location is None or other.location is None:
+        return
+    total = made.added().array().astype(np.float64)
+    whole = other.array().astype(np.float64)
+    for how, value in ((SUM, total), (MEAN, total / made.copies)):
+        with np.errstate(all="ignore"):  # the same but for the rounding of a sum
+            largest = abs(whole).max(initial=0.0)
+            near = largest > 0 and abs(value - whole).max(initial=0.0) <= _ADDED * largest
+        if near:
+            yield message("note.copies_added", side=side, ranks=made.ranks, how=how)
+            break
 
 
 def _print(record: Record) -> object:
@@ -336,7 +231,7 @@ def _print(record: Record) -> object:
     import hashlib
 
     digest = hashlib.blake2b(digest_size=16)
-    for block in opened(record).blocks(CHUNK):
+    for block in record.opened().blocks(CHUNK):
         digest.update(block.tobytes())
     return digest.hexdigest()
 
@@ -476,11 +371,11 @@ def _sum_of(record: Record, terms: Sequence[Record], how: str) -> Record:
         return composed(record, gap=message("layout.partial_statistics"))
     shape = leaf.shape or ()
     zeros = (0,) * len(shape)
-    ranks = tuple(range(len(terms)))
     of = Leaf(leaf.type, leaf.dtype, shape, data_name=leaf.data_name)
     divided_by = len(terms) if how == MEAN else 1
-    tiles = (Tile(zeros, shape, 0, zeros),)
-    made = Assembly(ranks, tuple(terms), ((ranks,),), tiles, leaves=(of,), divided_by=divided_by)
+    tiles = [Tile(zeros, shape, 0, zeros)]
+    parts = [(tuple(map(Shard, range(len(terms)), terms)),)]
+    made = Assembly(parts, tiles, leaves=[of], divided_by=divided_by)
     return composed(record, leaf=of, sketches=None, expression=made)
 
 

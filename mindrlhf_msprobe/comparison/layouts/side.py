@@ -16,8 +16,13 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.layouts.assembly import same_value
-from mindrlhf_msprobe.comparison.layouts.joining import Held, Order, batch_axes, join_both
+from mindrlhf_msprobe.comparison.layouts.joining import (
+    Held,
+    Order,
+    batch_axes,
+    join_both,
+    same_value,
+)
 from mindrlhf_msprobe.comparison.layouts.layout import CONTEXT, DATA, EXPERT, PIPELINE, Layout
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.comparison.pairing.view import View

@@ -17,7 +17,6 @@ import numpy as np
 import xxhash
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.pairing.composed import opened
 from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, FusedRules, interleaved
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, of_any_layer, with_numbers
 from mindrlhf_msprobe.errors import RunError
@@ -190,9 +189,9 @@ def _candidates(
 def _first_columns(record: Record, transposed: bool) -> np.ndarray:
     rows, columns = _matrix(record) or (0, 0)
     if transposed:
-        box = opened(record).box((0, 0), (min(rows, _ENOUGH_COLUMNS), columns)).T
+        box = record.opened().box((0, 0), (min(rows, _ENOUGH_COLUMNS), columns)).T
     else:
-        box = opened(record).box((0, 0), (rows, min(columns, _ENOUGH_COLUMNS)))
+        box = record.opened().box((0, 0), (rows, min(columns, _ENOUGH_COLUMNS)))
     return np.asarray(box, np.float32)
 
 

@@ -13,7 +13,6 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.layouts.joining import Held, join_both
 from mindrlhf_msprobe.comparison.layouts.judging import compare_joined
 from mindrlhf_msprobe.comparison.layouts.layout import Layout, load_layouts
-from mindrlhf_msprobe.comparison.pairing.composed import opened
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -80,7 +79,7 @@ def test_what_is_cut_and_put_together_is_the_same_and_an_error_names_its_rank(se
     a, b = join_both((cut.alone(), cut.held(parts.items())))
 
     assert np.array_equal(b.array(), cut.whole)
-    pieces = np.concatenate([*opened(b).blocks(3)])
+    pieces = np.concatenate([*b.opened().blocks(3)])
     assert np.array_equal(pieces, cut.whole.reshape(-1))
     assert compare_joined(a, b, Tolerance())[0] is Status.IDENTICAL
 

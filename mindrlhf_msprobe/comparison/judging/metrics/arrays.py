@@ -14,7 +14,8 @@ do that again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import cast
 
@@ -43,6 +44,7 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
     scratch,
 )
 from mindrlhf_msprobe.findings import Metrics
+from mindrlhf_msprobe.storage.arrays.expression import CHUNK, Expression
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, is_mapped
 from mindrlhf_msprobe.storage.records import Record
 
@@ -150,6 +152,22 @@ def summed(spans: Iterable[Sums], size: int, tolerance: Tolerance) -> ArrayCompa
             whole = whole or Sums(tolerance, sums.exact, small=False)
             whole.add_span(sums)
         return _finish(whole or Sums(tolerance, exact=False), size)
+
+
+def compare_opened(a: Expression, b: Expression, tolerance: Tolerance) -> ArrayComparison:
+    """Compare two tensors span by span, as compare_arrays does; little of them is in memory."""
+    check_comparable(np.empty(0, a.numpy_dtype), np.empty(0, b.numpy_dtype))
+
+    def spans() -> Iterator[Sums]:
+        start = 0
+        for x, y in zip(a.blocks(_AT_A_TIME), b.blocks(_AT_A_TIME), strict=True):
+            yield sum_part(x, y, start, tolerance)
+            start += len(x)
+
+    return summed(spans(), math.prod(a.shape), tolerance)
+
+
+_AT_A_TIME = CHUNK // BLOCK * BLOCK
 
 
 def in_row_major_order(compared: ArrayComparison, a: np.ndarray, b: np.ndarray) -> ArrayComparison:
