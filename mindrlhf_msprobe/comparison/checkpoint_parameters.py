@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
+from bisect import bisect_left
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -25,6 +26,7 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Sums, Tole
 from mindrlhf_msprobe.comparison.judging.noise import Distance, by_distance, distance_of
 from mindrlhf_msprobe.comparison.judging.status import side_of_leaf, status_of_elements
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
+from mindrlhf_msprobe.comparison.pairing.fused import row_keys
 from mindrlhf_msprobe.comparison.pairing.parameters import Correspondence
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
 from mindrlhf_msprobe.storage.arrays.expression import Expression, InMemory, Permuted
@@ -77,7 +79,10 @@ def _by_elements(a: Record, b: Record, tolerance: Tolerance, reading: Reading) -
             status = Status.WITHIN_TOLERANCE
             notes = (message("checkpoint.rounded", **dtypes, to=rounded_to),)
     if status in _EXPLAINABLE:
-        notes = (*notes, *_transposed(a, b, reading))
+        moved = _transposed(a, b, reading)
+        if not moved and _are_near(*compared.norms):
+            moved = _in_another_order(a, b)
+        notes = (*notes, *moved)
     counts = ((m.nan_a, m.inf_a), (m.nan_b, m.inf_b)) if (m := metrics) else ((0, 0), (0, 0))
     of_a, of_b = (
         replace(_side(record), norm=norm, nan_count=nan, inf_count=inf)
@@ -106,7 +111,80 @@ def _transposed(a: Record, b: Record, reading: Reading) -> Messages:
         found = reading.transposed(a, b)
     except (CheckpointError, TypeError) as error:
         return (message("note.unreadable", why=error),)
-    return () if found is None else (message("checkpoint.transposed", to=found),)
+    if found is None:
+        return ()
+    dtypes = {"a": a.leaf.dtype, "b": b.leaf.dtype}
+    cast = (message("checkpoint.rounded", **dtypes, to=found),) if found else ()
+    return (message("inside.transposed"), *cast)
+
+
+def _in_another_order(a: Record, b: Record) -> Messages:
+    """Say of two matrices if the one has the rows, or the columns, of the other one elsewhere."""
+    from mindrlhf_msprobe.comparison.verdict.inside import in_another_order
+
+    same = a.leaf.dtype == b.leaf.dtype and _size(a) <= _MOST_MOVED
+    for axis in (0, 1) if same else ():
+        own, others = (row_keys(record, transposed=bool(axis)) for record in (a, b))
+        if own is None or others is None:
+            return ()
+        places = {key: place for place, key in enumerate(own.tolist())}
+        order = [places.get(key, -1) for key in others.tolist()]
+        if len(places) == len(order) and sorted(order) == [*range(len(order))]:
+            change = in_another_order(order, axis)
+            return (message(f"inside.{change.kind}", **change.parameters, name=None),)
+    return ()
+
+
+def say_swapped(
+    pairs: Sequence[tuple[int, Correspondence]], findings: Sequence[Finding], reading: Reading
+) -> list[Finding]:
+    """Return the findings; of a parameter that stands in the place of another one, they say which.
+
+    Args:
+        pairs: what each finding is of, with its rank.
+    """
+    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for number, (one, (rank, _)) in enumerate(zip(findings, pairs)):
+        if one.status is Status.DIFFERENT and one.a.norm and one.b.norm:
+            alike[rank, one.a.dtype, one.b.dtype, one.a.shape].append(number)
+    places: dict[int, dict[str, str]] = defaultdict(dict)
+    for numbers in alike.values():
+        in_b = sorted((findings[number].b.norm or 0.0, number) for number in numbers)
+        for here in numbers:
+            norm, mine = findings[here].a.norm or 0.0, pairs[here][1].a
+            first = bisect_left(in_b, (norm - _NEAR * norm, 0))
+            for other, there in in_b[first : first + _MOST_NEAR]:
+                theirs = pairs[there][1].b
+                if there == here or mine is None or theirs is None or not _are_near(norm, other):
+                    continue
+                if _are_one(mine, theirs, reading):
+                    places[here]["b"], places[there]["a"] = theirs.name, mine.name
+                    break
+    return [
+        _with_note(one, message("inside.elsewhere", a=of.get("a"), b=of.get("b")))
+        if (of := places.get(number))
+        else one
+        for number, one in enumerate(findings)
+    ]
+
+
+_NEAR = 1e-6  # relative, of the norms of the same elements that were added in any order
+_MOST_NEAR = 8  # parameters of about one norm that are compared with one
+_MOST_MOVED = 1 << 26  # elements of a matrix whose rows are looked for
+
+
+def _are_near(a: float | None, b: float | None) -> bool:
+    """Return whether two norms may be of the same elements, which were added in any order."""
+    return a is not None and b is not None and abs(a - b) <= _NEAR * abs(a)
+
+
+def _are_one(a: Record, b: Record, reading: Reading) -> bool:
+    """Return whether two parameters have the same elements, and not all of these are one number."""
+    try:
+        some = _elements(a).read(0, min(_size(a), SPAN))
+        return some.max() != some.min() and reading.compare(a, b, Tolerance())[0].equal
+    except (CheckpointError, TypeError):
+        return False
 
 
 def _side(record: Record | None) -> Side:

@@ -19,6 +19,7 @@ from mindrlhf_msprobe.comparison.checkpoint_parameters import (
     against_noise,
     compare_parameter,
     finding_of,
+    say_swapped,
 )
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
@@ -98,6 +99,8 @@ def compare_sides(
     total = sum(_size(pair) for _, pair in plan.pairs)
     with Reading(threads, total, progress) as reading:
         found = [_compare(rank, pair, allowed, further, reading) for rank, pair in plan.pairs]
+        said = say_swapped(plan.pairs, [one.finding for one in found], reading)
+    found = [replace(one, finding=finding) for one, finding in zip(found, said)]
     return _conclude((str(a), str(b)), sides, plan, found, common=common)
 
 
