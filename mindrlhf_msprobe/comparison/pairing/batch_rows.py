@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -69,6 +69,14 @@ class Side:
             for call, entry in enumerate(self.batch(cell, number)):
                 yield cell, call, entry
 
+    def given(self) -> list[dict[str, Record]]:
+        """Return the tensors that the leading cell was given, batch by batch, by their paths."""
+        firsts = (self.batch(self.leading or "", number)[0] for number in range(self.count))
+        return [
+            {r.path: r for r in first.records if r.io == "input" and r.leaf.is_tensor}
+            for first in firsts
+        ]
+
     def first_updated(self) -> int:
         """Return the first batch before which parameters changed: those are recorded again.
 
@@ -89,31 +97,34 @@ class Side:
 
 @dataclass(frozen=True)
 class Given:
-    """What the leading cell was given, batch by batch.
+    """What tells the rows of two sides' batches apart.
 
     Attributes:
-        paths: of its inputs that hold a row for each row of the batch.
+        inputs: of each side, batch by batch: path → the record. Of cells what the leading one was
+            given, of a key what was saved.
+        paths: of those that hold a row for each row of the batch, and the axis of the rows.
         rows: of each side, how many each batch has.
         kept: of each side, how many batches lie before an update.
-        stored: whether the elements of all of these inputs are at hand.
     """
 
+    inputs: Sequence[Sequence[Mapping[str, Record]]]
     paths: tuple[tuple[str, int], ...]
     rows: _Counts
     kept: tuple[int, int]
-    stored: bool
 
     @classmethod
-    def from_sides(cls, sides: tuple[Side, Side], *, regroup: bool = False) -> Given | None:
-        """Return what two sides were given; None where nothing says how many rows there are.
+    def of(
+        cls,
+        inputs: Sequence[Sequence[Mapping[str, Record]]],
+        kept: tuple[int, int],
+        *,
+        regroup: bool = False,
+    ) -> Given | None:
+        """Return what tells rows apart; None where nothing says how many there are.
 
         Args:
             regroup: where no sizes differ, what is given first is cut along its first axis.
         """
-        inputs = [
-            [_inputs(side.batch(side.leading or "", i)[0]) for i in range(side.count)]
-            for side in sides
-        ]
         found = {path: [[of.get(path) for of in side] for side in inputs] for path in inputs[0][0]}
         rows: _Counts | None = None
         paths: list[tuple[str, int]] = []
@@ -128,19 +139,30 @@ class Given:
             if sizes is not None and rows in (None, sizes):
                 rows = sizes
                 paths.append((path, 0))
-        if rows is None:
-            return None
-        kept = sides[0].first_updated(), sides[1].first_updated()
-        read = [
-            found[path] for side, n in zip(inputs, kept) for found in side[:n] for path, _ in paths
-        ]
-        return cls(tuple(paths), rows, kept, all(record.location is not None for record in read))
+        return None if rows is None else cls(inputs, tuple(paths), rows, kept)
+
+    @property
+    def stored(self) -> bool:
+        """Whether the elements of all of these inputs are at hand."""
+        batches = (of for side, n in zip(self.inputs, self.kept) for of in side[:n])
+        return all(of[path].location is not None for of in batches for path, _ in self.paths)
 
     @property
     def alike(self) -> bool:
         """Whether the batches that are compared with each other are of one size."""
         n = min(map(len, self.rows))
         return self.rows[0][:n] == self.rows[1][:n]
+
+    @property
+    def regrouped(self) -> bool:
+        """Whether two sides were given the same rows, in other places of their batches."""
+        if not self.stored:
+            return False
+        found = [
+            [row for number in range(n) for row in self.digests(side, number)]
+            for side, n in enumerate(self.kept)
+        ]
+        return found[0] != found[1] and sorted(found[0]) == sorted(found[1])
 
     @property
     def small(self) -> int:
@@ -150,20 +172,20 @@ class Given:
             return int(largest[1] < largest[0])
         return int(len(self.rows[1]) > len(self.rows[0]))
 
-
-def are_regrouped(sides: tuple[Side, Side], given: Given) -> bool:
-    """Return whether two sides were given the same rows, in other places of their batches."""
-    if not given.stored:
-        return False
-    found = [
-        [row for number in range(given.kept[i]) for row in _digests(side, number, given, i)]
-        for i, side in enumerate(sides)
-    ]
-    return found[0] != found[1] and sorted(found[0]) == sorted(found[1])
-
-
-def _inputs(entry: Entry) -> dict[str, Record]:
-    return {r.path: r for r in entry.records if r.io == "input" and r.leaf.is_tensor}
+    def digests(self, side: int, number: int) -> list[bytes]:
+        """Return what tells the rows of a batch apart: all that was given of each."""
+        hashes = [hashlib.blake2b(digest_size=16) for _ in range(self.rows[side][number])]
+        for path, axis in self.paths:
+            record = self.inputs[side][number][path]
+            try:
+                array = np.moveaxis(record.array(), axis, 0)
+                for one, row in zip(hashes, array):
+                    one.update(f"{path} {record.leaf.dtype} {row.shape} ".encode())
+                    one.update(np.ascontiguousarray(row).tobytes())
+            except (ArrayFileError, OSError):  # the record itself will be called unreadable
+                for row, one in enumerate(hashes):
+                    one.update(f"{side} {number} {row}".encode())
+        return [one.digest() for one in hashes]
 
 
 def _sizes(records: Sequence[Sequence[Record | None]], axis: int) -> _Counts | None:
@@ -202,41 +224,33 @@ class Rows:
     moved: bool
 
     @classmethod
-    def from_sides(cls, sides: tuple[Side, Side], small: int, given: Given) -> Rows:
-        """Bring the rows of both sides together by what the leading cell was given."""
-        large = [
-            ((number, row), digest)
-            for number in range(given.kept[1 - small])
-            for row, digest in enumerate(_digests(sides[1 - small], number, given, 1 - small))
-        ]
-        batches = [
-            _digests(sides[small], number, given, small) if number < given.kept[small] else None
-            for number in range(sides[small].count)
-        ]
-        whole = sum(given.rows[1 - small])
-        return cls.brought_together(given.rows[small], batches, large, whole, given_alike=True)
-
-    @classmethod
-    def brought_together(
+    def of(
         cls,
-        sizes: Sequence[int],
-        batches: Sequence[Sequence[bytes] | None],
-        large: Sequence[tuple[Row, bytes]],
-        whole: int,
+        given: Given,
+        small: int,
+        names: Callable[[int, int], Sequence[bytes]],
         *,
-        given_alike: bool,
+        given_alike: bool = True,
     ) -> Rows:
-        """Bring rows together by what tells them apart.
+        """Bring the rows of both sides together by what tells them apart.
 
         Args:
-            sizes: how many rows each smaller batch has.
-            batches: what tells these apart; None for a batch that is not compared.
-            large: the rows of the larger batches that are compared, in order.
-            whole: how many rows all larger batches have.
+            small: the side with the smaller batches.
+            names: returns what tells the rows of a side's batch apart.
             given_alike: whether equal rows were given the same, so that one without a partner was
                 given something else. Else a row that is compared may differ, and stands in its
                 order only if no other row of its pass has another place.
         """
+        sizes, kept = given.rows[small], given.kept
+        large = [
+            ((number, row), name)
+            for number in range(kept[1 - small])
+            for row, name in enumerate(names(1 - small, number))
+        ]
+        batches = [
+            names(small, number) if number < kept[small] else None for number in range(len(sizes))
+        ]
+        whole = sum(given.rows[1 - small])
         found: list[tuple[Row, ...] | None] = []
         same: list[bool] = []
         moved = False
@@ -320,21 +334,3 @@ def _alike(wanted: Sequence[tuple[int, bytes]], large: Sequence[bytes]) -> list[
         if found[i] is None and places[digest]:
             found[i] = places[digest].popleft()
     return found
-
-
-def _digests(side: Side, number: int, given: Given, index: int) -> list[bytes]:
-    """Return what tells the rows of a batch apart: all that the leading cell was given of each."""
-    rows = given.rows[index][number]
-    inputs = _inputs(side.batch(side.leading or "", number)[0])
-    hashes = [hashlib.blake2b(digest_size=16) for _ in range(rows)]
-    for path, axis in given.paths:
-        record = inputs[path]
-        try:
-            array = np.moveaxis(record.array(), axis, 0)
-            for one, row in zip(hashes, array):
-                one.update(f"{path} {record.leaf.dtype} {row.shape} ".encode())
-                one.update(np.ascontiguousarray(row).tobytes())
-        except (ArrayFileError, OSError):  # the record itself will be called unreadable
-            for row, one in enumerate(hashes):
-                one.update(f"{index} {number} {row}".encode())
-    return [one.digest() for one in hashes]

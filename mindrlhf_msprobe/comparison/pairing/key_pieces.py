@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from functools import partial
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.pairing.batch_rows import Rows, unlike_axes
+from mindrlhf_msprobe.comparison.pairing.batch_rows import Given, Rows, unlike_axes
 from mindrlhf_msprobe.comparison.pairing.composed import cut_out
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across
 from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRules
@@ -118,31 +116,28 @@ def _cut(
     """Return which side is the larger one, its pieces, the saves without one, and how."""
     records = [[datum.records[0] for datum in side] for side in saves]
     axes = unlike_axes([*records[0], *records[1]])
-    if axes is None or len(axes) > 1 or not (axes or regroup):
+    inputs = [[{"": record} for record in side] for side in records]
+    given = Given.of(inputs, (len(records[0]), len(records[1])), regroup=regroup)
+    if axes is None or len(axes) > 1 or given is None or (given.alike and not regroup):
         return None  # nothing tells along which axis rows lie
-    axis = axes[0] if axes else 0
-    sizes = [[(record.leaf.shape or ())[axis] for record in side] for side in records]
-    n = min(map(len, sizes))
-    if sizes[0][:n] == sizes[1][:n] and not regroup:
-        return None
-    large = int(max(sizes[1]) > max(sizes[0]))
-    small = 1 - large
-    alike = "bytes"  # what the rows have in common
+    ((_, axis),) = given.paths
+    large = int(max(given.rows[1]) > max(given.rows[0]))
+    small, alike = 1 - large, "bytes"  # what the rows have in common
     try:
-        rows = [
-            ((number, row), digest)
-            for number, record in enumerate(records[large])
-            for row, digest in enumerate(_digests(record, axis))
-        ]
-        names = [_digests(record, axis) for record in records[small]]
-        together = partial(Rows.brought_together, sizes[small], whole=len(rows), given_alike=False)
-        found = together(names, rows)
-        if not found.matched and (near := _nearest(records[small], records[large], axis)):
-            found = together(near, [(row, _name(i)) for i, (row, _) in enumerate(rows)])
-            alike = "nearest"
+        for record in (*records[0], *records[1]):
+            record.array()
     except (ArrayFileError, OSError):
         return None  # said of the record itself
-    if regroup and sizes[0] == sizes[1] and not found.moved:
+    found = Rows.of(given, small, given.digests, given_alike=False)
+    if not found.matched and (near := _nearest(records[small], records[large], axis)):
+        starts = [0, *itertools.accumulate(given.rows[large])]
+
+        def names(side: int, number: int) -> list[bytes]:
+            own = range(starts[number], starts[number + 1]) if side == large else ()
+            return [*map(_name, own)] if side == large else near[number]
+
+        found, alike = Rows.of(given, small, names, given_alike=False), "nearest"
+    if regroup and given.rows[0] == given.rows[1] and not found.moved:
         return None
     pieces, unknown = [], []
     for datum, own in zip(saves[small], found.of_batch):
@@ -154,13 +149,6 @@ def _cut(
         first = saves[large][own[0][0]]
         pieces.append(replace(first, micro_step=datum.micro_step, records=(piece,)))
     return large, pieces, unknown, found.how(alike)
-
-
-def _digests(record: Record, axis: int) -> list[bytes]:
-    rows = np.moveaxis(record.array(), axis, 0)
-    return [
-        hashlib.blake2b(np.ascontiguousarray(r).tobytes(), digest_size=16).digest() for r in rows
-    ]
 
 
 def _name(row: int) -> bytes:

@@ -20,7 +20,6 @@ from mindrlhf_msprobe.comparison.pairing.batch_rows import (
     Row,
     Rows,
     Side,
-    are_regrouped,
     unlike_axes,
 )
 from mindrlhf_msprobe.comparison.pairing.composed import composed, cut_out, marked
@@ -71,8 +70,9 @@ def cut(
     )
     if not all(side.usable for side in sides) or sides[0].leading != sides[1].leading:
         return None
-    given = Given.from_sides(sides, regroup=regroup)
-    if given is None or (given.alike and not (regroup and are_regrouped(sides, given))):
+    kept = sides[0].first_updated(), sides[1].first_updated()
+    given = Given.of([side.given() for side in sides], kept, regroup=regroup)
+    if given is None or (given.alike and not (regroup and given.regrouped)):
         return None
     return _cut(sides, given, (a, b), operators, phases)
 
@@ -91,7 +91,7 @@ def _cut(
         data, extra, updated = _by_statistics(sides, small, given)
         how = message("pairing.batch_statistics")
     else:
-        rows = Rows.from_sides(sides, small, given)
+        rows = Rows.of(given, small, given.digests)
         data, extra, updated = _Cutter(sides, small, given, rows).result()
         how = rows.how()
     entries = {small: sides[small].entries, 1 - small: data}
