@@ -2,13 +2,13 @@
 
     python benchmarks/checkpoints.py [--megabytes N] [--rounds N] [--directory DIR]
 
-`shards` are two directories of four .safetensors of bfloat16 each, with an index; a thousandth of
-one parameter differs. All others: makes a MindSpore .ckpt, whose parameters of more than 512 MB are cut into slices, and two
-.safetensors, one with the same float32 values and one with these rounded to bfloat16. `compare` of
-the .ckpt with each of them, and with a .safetensors in which a thousandth of the elements differs,
-stands beside reading both files in pieces of 4 MiB with as many threads. Told are seconds (the
-median of the rounds), their ratio, processor seconds, and the peak memory of the process beside
-that of a comparison of two tiny checkpoints.
+`shards` are two directories of four .safetensors of bfloat16 each, with an index, in which a
+thousandth of one parameter differs. For all others it makes a MindSpore .ckpt, whose parameters of
+more than 512 MB are cut into slices, and two .safetensors, one with the same float32 values and one
+with these rounded to bfloat16. `compare` of the .ckpt with each of them, and with a .safetensors in
+which a thousandth of the elements differs, stands beside reading both files in pieces of 4 MiB with
+as many threads. Told are seconds (the median of the rounds), their ratio, processor seconds, and
+the peak memory of the process beside that of a comparison of two tiny checkpoints.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def _transposed(a: Record, b: Record, reading: Reading) -> Messages:
 
 
 def _in_another_order(a: Record, b: Record) -> Messages:
-    """Say of two matrices if the one has the rows, or the columns, of the other one elsewhere."""
+    """Say of two matrices if the one has the rows, or the columns, of the other one, moved."""
     from mindrlhf_msprobe.comparison.verdict.inside import in_another_order
 
     same = a.leaf.dtype == b.leaf.dtype and _size(a) <= _MOST_MOVED
@@ -143,12 +143,12 @@ def say_swapped(
     Args:
         pairs: what each finding is of, with its rank.
     """
-    alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    by_kind: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for number, (one, (rank, _)) in enumerate(zip(findings, pairs)):
         if one.status is Status.DIFFERENT and one.a.norm and one.b.norm:
-            alike[rank, one.a.dtype, one.b.dtype, one.a.shape].append(number)
+            by_kind[rank, one.a.dtype, one.b.dtype, one.a.shape].append(number)
     places: dict[int, dict[str, str]] = defaultdict(dict)
-    for numbers in alike.values():
+    for numbers in by_kind.values():
         in_b = sorted((findings[number].b.norm or 0.0, number) for number in numbers)
         for here in numbers:
             norm, mine = findings[here].a.norm or 0.0, pairs[here][1].a

@@ -274,7 +274,7 @@ def _compare_dtypes(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound | None:
 def _with_tokens(
     notes: Messages, a: Record, b: Record, decode: Decode | None, first: int | None = None
 ) -> Messages:
-    """Add where two sequences of token ids first differ; other numbers say nothing that way.
+    """Add where two sequences of token ids first differ; of other numbers that says nothing.
 
     Args:
         first: the flat index of the first different element, where that is known.

@@ -37,7 +37,7 @@ from mindrlhf_msprobe.storage.shards import COPY, MEAN, SUM
 
 #: Codes of what the layout is to blame for, and no file.
 UNFIT, UNLIKE_PARTS = "layout.dimension", "layout.shapes"
-_MOST_TRIED = 4096  # ways in which a shape may be cut
+_MOST_TRIED = 4096  # cuts of a shape
 _PREFERRED = {DATA: 0, CONTEXT: 1}
 
 #: A row of the whole, in this order: its number where the ranks' rows follow each other.

@@ -134,12 +134,12 @@ class Layout:
         if parameter in cuts:
             return cuts[parameter], device
         # A wrapper around the network has a part of the name.
-        alike = [
+        found = [
             cut
             for name, cut in cuts.items()
             if name.endswith(f".{parameter}") or parameter.endswith(f".{name}")
         ]
-        return (alike[0], device) if len(alike) == 1 else None
+        return (found[0], device) if len(found) == 1 else None
 
     def modes(self, name: str, io: str, shard: Shard | None = None) -> dict[str, int | str]:
         """Return how a record is cut over each axis of more than one place.
@@ -252,8 +252,8 @@ def _layout(path: str | Path, content: Any, side: str) -> Layout:
         raise _wrong(path, "layout.unknown_key", key=min(unknown), known=known)
     axes = _axes(path, content["axes"], side)
     whole = Layout.from_sizes(axes)
-    how, ways = content.get("micro_batches"), {None: None, "mean": MEAN, "sum": SUM}
-    if not isinstance(how, (str, type(None))) or how not in ways:
+    how, reductions = content.get("micro_batches"), {None: None, "mean": MEAN, "sum": SUM}
+    if not isinstance(how, (str, type(None))) or how not in reductions:
         raise _wrong(path, "layout.micro_batches", how=repr(how))
     found = Layout(
         axes,
@@ -262,7 +262,7 @@ def _layout(path: str | Path, content: Any, side: str) -> Layout:
         frozenset(_orders(path, content.get("order") or {}, axes)),
         tuple(_shifts(path, content.get("shift") or {}, axes)),
         tuple(_scales(path, content.get("scale") or {})),
-        micro_batches=ways[how],
+        micro_batches=reductions[how],
     )
     given = content.get("strategy")
     return found if given is None else _by_strategy(path, found, given)

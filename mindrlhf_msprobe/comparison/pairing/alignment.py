@@ -65,7 +65,7 @@ def align(
         rules: how cells of A are called in B.
         damaged: phases of which entries may be lost, so that a loop's calls may lack the first.
         chosen: which cells each run was configured to record.
-        across: they are of two frameworks, which call operators otherwise.
+        across: they are of two frameworks, which name operators differently.
     """
     alignment = Alignment()
     called: tuple[Callable[[str], str] | None, ...] = (None, None)
@@ -294,7 +294,7 @@ class _Pairing:
         firsts = min(entry.call for entry in a), min(entry.call for entry in b)
         if bases[0] == bases[1] or (self._damaged and max(bases) <= min(firsts)):
             firsts = 0, 0
-        # Otherwise something before ran unlike often: count from this loop's first.
+        # Else something before ran unlike often: count from this loop's first.
         calls = {entry.call - firsts[1]: entry for entry in reversed(b)}
         exact = {(entry.call - firsts[1], entry.class_name): entry for entry in b}
         for entry in a:

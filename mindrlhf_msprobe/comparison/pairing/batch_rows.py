@@ -148,7 +148,7 @@ class Given:
         return all(of[path].location is not None for of in batches for path, _ in self.paths)
 
     @property
-    def alike(self) -> bool:
+    def of_one_size(self) -> bool:
         """Whether the batches that are compared with each other are of one size."""
         n = min(map(len, self.rows))
         return self.rows[0][:n] == self.rows[1][:n]
@@ -230,14 +230,14 @@ class Rows:
         small: int,
         names: Callable[[int, int], Sequence[bytes]],
         *,
-        given_alike: bool = True,
+        same_given: bool = True,
     ) -> Rows:
         """Bring the rows of both sides together by what tells them apart.
 
         Args:
             small: the side with the smaller batches.
             names: returns what tells the rows of a side's batch apart.
-            given_alike: whether equal rows were given the same, so that one without a partner was
+            same_given: whether equal rows were given the same, so that one without a partner was
                 given something else. Else a row that is compared may differ, and stands in its
                 order only if no other row of its pass has another place.
         """
@@ -260,7 +260,7 @@ class Rows:
             wanted = [
                 (start + i, row) for start, own in zip(starts, each) for i, row in enumerate(own)
             ]
-            partners = _partners(wanted, large, regular, given_alike)
+            partners = _partners(wanted, large, regular, same_given)
             order = [row for row, _ in partners if row is not None]
             moved |= any(x > y for x, y in itertools.pairwise(order))
             left = iter(partners)
@@ -269,18 +269,18 @@ class Rows:
                 rows = tuple(row for row, _ in of_own if row is not None)
                 known = of_own and len(rows) == len(of_own)  # not if one row is not
                 found.append(rows if known else None)
-                same += [alike for _, alike in of_own] if known else []
+                same += [equal for _, equal in of_own] if known else []
         return cls(tuple(found), sum(same), len(same) - sum(same), moved)
 
-    def how(self, alike: str = "inputs") -> Message:
+    def how(self, by: str = "inputs") -> Message:
         """Return how rows were brought together, as the end of a sentence.
 
         Args:
-            alike: what rows that are compared have in common: the same `inputs`, the
+            by: what rows that are compared have in common: the same `inputs`, the
                 same `bytes`, or that they are the `nearest`.
         """
         found = {"matched": bool(self.matched), "assumed": bool(self.assumed)}
-        return message("pairing.rows", alike=alike, moved=bool(self.moved), **found)
+        return message("pairing.rows", alike=by, moved=bool(self.moved), **found)
 
 
 def _passes(sizes: Sequence[int], whole: int) -> Iterator[tuple[list[int], bool]]:
@@ -301,28 +301,28 @@ def _partners(
     wanted: Sequence[tuple[int, bytes]],
     large: Sequence[tuple[Row, bytes]],
     regular: bool,
-    given_alike: bool,
+    same_given: bool,
 ) -> list[tuple[Row | None, bool]]:
-    """Return the row that is compared with each wanted one, and whether they are alike.
+    """Return the row that is compared with each wanted one, and whether the two are equal.
 
     Args:
         wanted: (place in the pass, what tells the row apart).
     """
-    alike = _alike(wanted, [digest for _, digest in large])
-    if not given_alike:
-        regular &= all(place in (None, own) for place, (own, _) in zip(alike, wanted))
-    taken = set(alike)
+    equal = _equal_rows(wanted, [digest for _, digest in large])
+    if not same_given:
+        regular &= all(place in (None, own) for place, (own, _) in zip(equal, wanted))
+    taken = set(equal)
     free = dict.fromkeys(place for place in range(len(large)) if place not in taken)
-    found = list(alike)
+    found = list(equal)
     for i, (own, _) in enumerate(wanted):
         if found[i] is None and regular and free:
             place = own if own in free else next(iter(free))
             found[i] = place
             del free[place]
-    return [(None if p is None else large[p][0], q is not None) for p, q in zip(found, alike)]
+    return [(None if p is None else large[p][0], q is not None) for p, q in zip(found, equal)]
 
 
-def _alike(wanted: Sequence[tuple[int, bytes]], large: Sequence[bytes]) -> list[int | None]:
+def _equal_rows(wanted: Sequence[tuple[int, bytes]], large: Sequence[bytes]) -> list[int | None]:
     """Return where each wanted row has an equal one: at its own place if it can, else first."""
     found = [own if own < len(large) and large[own] == digest else None for own, digest in wanted]
     taken = set(found)

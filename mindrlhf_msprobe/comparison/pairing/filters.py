@@ -271,7 +271,7 @@ class StepFilter:
     """What is not compared in one step, and why.
 
     Args:
-        unlike_phases: two phases that are called otherwise are compared: each may do what the
+        unlike_phases: two phases that are called by other names are compared: each may do what the
             other never does.
         rules: how cells of A are called in B.
         cut: both sides, and how batches of unlike size were brought together.
@@ -343,7 +343,7 @@ class StepFilter:
         if names & cells:
             return message("coverage.phase_with_fewer_calls")
         # A network runs in another wrapper, with a loss beside it, say. Where no cell of one phase
-        # runs in the other, they are called otherwise, which is no reason to leave them out.
+        # runs in the other, they have other names, which is no reason to leave them out.
         return (
             message("coverage.phase_without_cells")
             if self._forward_cells[0] & self._forward_cells[1]

@@ -17,7 +17,12 @@ import numpy as np
 import xxhash
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, FusedRules, interleaved
+from mindrlhf_msprobe.comparison.pairing.mapping import (
+    NONE_FUSED,
+    FusedRule,
+    FusedRules,
+    interleaved,
+)
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, of_any_layer, with_numbers
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays.npy import (
@@ -74,7 +79,7 @@ class Fused:
 def find_fused(
     rollout: Mapping[str, Record],
     training: Mapping[str, Record],
-    rules: FusedRules = NONE_FUSED,
+    rules: Sequence[FusedRule] = (),
 ) -> dict[str, Fused]:
     """Return the fused cells of the rollout network.
 
@@ -82,6 +87,7 @@ def find_fused(
         rollout, training: parameters by name that the other network has not.
         rules: what a user says of fused cells; it counts where the values of no layer say it.
     """
+    rules = FusedRules(rules) if not isinstance(rules, FusedRules) else rules
     found: dict[str, Fused] = {}
     left = {name: record for name, record in rollout.items() if _matrix(record)}
     for dtype, transposed in product((None, *ROUNDED), _ORIENTATIONS):
@@ -98,7 +104,7 @@ def find_fused(
         shape, cell = _matrix(record), cell_of_parameter(name)
         assert shape is not None
         said = by_rule(cell, shape, rules, shapes)
-        if said is None and (other := _as_elsewhere(cell, found.values())) is not None:
+        if said is None and (other := _as_in_other_layers(cell, found.values())) is not None:
             rows = _rows_as(shape, other.parts, shapes, (other.transposed, other.parts_transposed))
             said = other if rows and sum(rows) == len(other.order) else None
         fused = said or _by_preset(cell, shape, shapes)
@@ -106,7 +112,7 @@ def find_fused(
             of = usual if not said else found
             of[cell] = _as_it_agrees(fused, name, record, training, shapes, any_groups=not said)
     for cell, fused in usual.items():
-        most = _as_elsewhere(cell, usual.values())
+        most = _as_in_other_layers(cell, usual.values())
         found[cell] = most if most and len(most.order) == len(fused.order) else fused
     return found
 
@@ -129,18 +135,18 @@ def find_usual(wholes: Mapping[str, Record], parts: Mapping[str, Record]) -> lis
             if fused and not (fused.transposed or fused.parts_transposed):
                 layers[of_any_layer(fused.cell)][name] = fused
     found = []
-    for alike in layers.values():
+    for of_layer in layers.values():
         together: Counter[int] = Counter()
-        for name, fused in alike.items():
+        for name, fused in of_layer.items():
             as_stored = _ORIENTATIONS[:1]
             fitting = _candidates(fused, name, wholes[name], parts, as_stored, any_groups=True)
             for groups, _, mine, apart in fitting:
                 near = np.linalg.norm(apart, axis=1) <= _NEAR * np.linalg.norm(mine, axis=1)
                 together[groups] += int(np.count_nonzero(near))
         groups = max(together, key=lambda groups: (together[groups], -groups), default=1)
-        if 2 * together[groups] <= sum(len(fused.order) for fused in alike.values()):
+        if 2 * together[groups] <= sum(len(fused.order) for fused in of_layer.values()):
             groups = 1
-        for fused in alike.values():
+        for fused in of_layer.values():
             order = interleaved([shapes[part][0] for part in fused.parts], groups)
             found.append(fused if order is None else replace(fused, order=order))
     return found
@@ -258,7 +264,7 @@ def _as_it_agrees(
 
 
 def _matrix(record: Record) -> tuple[int, int] | None:
-    """Return the shape of a matrix; None of what is none."""
+    """Return the shape of a matrix; None of any other."""
     shape = record.leaf.shape or ()
     return (shape[0], shape[1]) if len(shape) == 2 and all(shape) else None
 
@@ -266,7 +272,7 @@ def _matrix(record: Record) -> tuple[int, int] | None:
 def by_rule(
     cell: str,
     shape: tuple[int, int],
-    rules: FusedRules,
+    rules: Sequence[FusedRule],
     shapes: Mapping[str, tuple[int, int]],
 ) -> Fused | None:
     """Return what a user says of a fused cell; None where nothing is said, or it does not fit.
@@ -275,6 +281,7 @@ def by_rule(
         shape: of its weight.
         shapes: of the weights of the training network's cells.
     """
+    rules = FusedRules(rules) if not isinstance(rules, FusedRules) else rules
     for rule, parts in rules.meaning(cell):
         if all(part in shapes for part in parts):
             return _of_parts(cell, shape, parts, shapes, rule.order)
@@ -288,7 +295,7 @@ def _of_parts(
     shapes: Mapping[str, tuple[int, int]],
     order_of: Callable[[Sequence[int]], np.ndarray | None],
 ) -> Fused | None:
-    """Return a cell that is made of parts, read in the first way in which the shapes fit."""
+    """Return a cell that is made of parts, read as the shapes fit first."""
     for transposed in _ORIENTATIONS:
         rows = _rows_as(shape, parts, shapes, transposed)
         order = order_of(rows) if rows else None
@@ -359,7 +366,7 @@ def _in_their_layers(
 
     Rows that are those of another layer than a user or the other layers say are weights that were
     mixed up: they tell the order of the rows, and are no reason to compare with that layer. Layers
-    are numbered otherwise only where each of them has its parts under that number.
+    are counted from another number only where each of them has its parts under that number.
 
     Args:
         cells: all of the rollout network that have a matrix.
@@ -367,14 +374,14 @@ def _in_their_layers(
     usual: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
     for cell, fused in found.items():
         usual[of_any_layer(cell)].update({s for part in fused.parts if (s := _shift(cell, part))})
-    alike: dict[str, list[str]] = defaultdict(list)
+    by_kind: dict[str, list[str]] = defaultdict(list)
     for cell in cells:
-        alike[of_any_layer(cell)].append(cell)
+        by_kind[of_any_layer(cell)].append(cell)
     shifts: dict[str, tuple[int, ...]] = {}  # of most layers
 
     def holds(shift: Sequence[int], of: Fused) -> bool:
         """Return whether the cells of all layers have their parts so far from their numbers."""
-        cells = alike[of_any_layer(of.cell)]
+        cells = by_kind[of_any_layer(of.cell)]
         return all(_own_part(c, part, (), shift) in shapes for c in cells for part in of.parts)
 
     result = {}
@@ -475,18 +482,18 @@ def _by_rows(name: str, mine: np.ndarray, training: Mapping[str, np.ndarray]) ->
     return Fused(cell_of_parameter(name), tuple(map(cell_of_parameter, names)), order)
 
 
-def _as_elsewhere(cell: str, known: Iterable[Fused]) -> Fused | None:
+def _as_in_other_layers(cell: str, known: Iterable[Fused]) -> Fused | None:
     """Return what holds for the cells of the same name in most other layers."""
     numbers = NUMBER.findall(cell)
-    alike = []
+    others = []
     for fused in known:
         if of_any_layer(fused.cell) == of_any_layer(cell):
             before = NUMBER.findall(fused.cell)
             if all(NUMBER.findall(part) == before for part in fused.parts):
                 parts = tuple(with_numbers(part, numbers) for part in fused.parts)
-                alike.append(replace(fused, cell=cell, parts=parts))
-    ways = [(one.parts, one.order.tobytes()) for one in alike]
-    return max(alike, key=lambda one: ways.count((one.parts, one.order.tobytes())), default=None)
+                others.append(replace(fused, cell=cell, parts=parts))
+    said = [(one.parts, one.order.tobytes()) for one in others]
+    return max(others, key=lambda one: said.count((one.parts, one.order.tobytes())), default=None)
 
 
 def _by_preset(
@@ -505,42 +512,42 @@ def _by_preset(
 def as_most(found: Iterable[Fused], rules: FusedRules = NONE_FUSED) -> list[Fused]:
     """Return fused cells whose rows are in the order that most layers have.
 
-    A network reads the rows of all its layers alike: of one that has queries where the others have
-    keys, the weight is wrong. Of orders that as many layers have, what the caller says counts, then
-    the usual one.
+    A network reads the rows of all its layers in one order: of one that has queries where the
+    others have keys, the weight is wrong. Of orders that as many layers have, what the caller says
+    counts, then the usual one.
 
     Args:
         rules: what the caller says.
     """
     cells = [*found]
-    votes: dict[str, Counter[_Way]] = defaultdict(Counter)
+    votes: dict[str, Counter[_RowOrder]] = defaultdict(Counter)
     for fused in cells:
-        votes[of_any_layer(fused.cell)][_way(fused)] += 1
+        votes[of_any_layer(fused.cell)][_row_order(fused)] += 1
     result = []
     for fused in cells:
         said = [*map(of_any_layer, rules.parts_of(fused.cell) or ())] or _USUAL
         of_kind = votes[of_any_layer(fused.cell)]
-        best = max(of_kind, key=lambda way: (of_kind[way], _stands_as(way, said)))
+        best = max(of_kind, key=lambda found: (of_kind[found], _stands_as(found, said)))
         names, order, turned = best
         own = [p for name in names for p in fused.parts if of_any_layer(p) == name]
-        if len(own) == len(fused.parts) and best != _way(fused):
+        if len(own) == len(fused.parts) and best != _row_order(fused):
             fused = Fused(fused.cell, tuple(own), np.array(order), *turned)
         result.append(fused)
     return result
 
 
 #: The parts by their names in any layer, the order of their rows, and what is transposed.
-_Way = tuple[tuple[str, ...], tuple[int, ...], tuple[bool, bool]]
+_RowOrder = tuple[tuple[str, ...], tuple[int, ...], tuple[bool, bool]]
 _USUAL = [part for _, each in PRESETS for parts in each for part in parts]
 
 
-def _way(fused: Fused) -> _Way:
+def _row_order(fused: Fused) -> _RowOrder:
     names = tuple(map(of_any_layer, fused.parts))
     return names, tuple(fused.order.tolist()), (fused.transposed, fused.parts_transposed)
 
 
-def _stands_as(way: _Way, said: Sequence[str]) -> bool:
+def _stands_as(found: _RowOrder, said: Sequence[str]) -> bool:
     """Return whether parts stand in an order of names: whole ones, or what cells are called."""
-    found = [next((n for n in (p, p.rpartition(".")[2]) if n in said), "") for p in way[0]]
-    places = [said.index(name) for name in found if name]
-    return len(places) == len(way[0]) and places == sorted(places)
+    names = [next((n for n in (p, p.rpartition(".")[2]) if n in said), "") for p in found[0]]
+    places = [said.index(name) for name in names if name]
+    return len(places) == len(found[0]) and places == sorted(places)

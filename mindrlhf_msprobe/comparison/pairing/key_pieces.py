@@ -118,17 +118,17 @@ def _cut(
     axes = unlike_axes([*records[0], *records[1]])
     inputs = [[{"": record} for record in side] for side in records]
     given = Given.of(inputs, (len(records[0]), len(records[1])), regroup=regroup)
-    if axes is None or len(axes) > 1 or given is None or (given.alike and not regroup):
+    if axes is None or len(axes) > 1 or given is None or (given.of_one_size and not regroup):
         return None  # nothing tells along which axis rows lie
     ((_, axis),) = given.paths
     large = int(max(given.rows[1]) > max(given.rows[0]))
-    small, alike = 1 - large, "bytes"  # what the rows have in common
+    small, by = 1 - large, "bytes"  # what the rows have in common
     try:
         for record in (*records[0], *records[1]):
             record.array()
     except (ArrayFileError, OSError):
         return None  # said of the record itself
-    found = Rows.of(given, small, given.digests, given_alike=False)
+    found = Rows.of(given, small, given.digests, same_given=False)
     if not found.matched and (near := _nearest(records[small], records[large], axis)):
         starts = [0, *itertools.accumulate(given.rows[large])]
 
@@ -136,7 +136,7 @@ def _cut(
             own = range(starts[number], starts[number + 1]) if side == large else ()
             return [*map(_name, own)] if side == large else near[number]
 
-        found, alike = Rows.of(given, small, names, given_alike=False), "nearest"
+        found, by = Rows.of(given, small, names, same_given=False), "nearest"
     if regroup and given.rows[0] == given.rows[1] and not found.moved:
         return None
     pieces, unknown = [], []
@@ -148,7 +148,7 @@ def _cut(
         piece = cut_out(sources[0][0], sources, axis)
         first = saves[large][own[0][0]]
         pieces.append(replace(first, micro_step=datum.micro_step, records=(piece,)))
-    return large, pieces, unknown, found.how(alike)
+    return large, pieces, unknown, found.how(by)
 
 
 def _name(row: int) -> bytes:

@@ -72,7 +72,7 @@ def cut(
         return None
     kept = sides[0].first_updated(), sides[1].first_updated()
     given = Given.of([side.given() for side in sides], kept, regroup=regroup)
-    if given is None or (given.alike and not (regroup and given.regrouped)):
+    if given is None or (given.of_one_size and not (regroup and given.regrouped)):
         return None
     return _cut(sides, given, (a, b), operators, phases)
 
@@ -126,7 +126,7 @@ def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
         if not a or not b or unlike is None:
             continue
         if not unlike:
-            rows = _each([*a, *b], 0) if given.alike else None
+            rows = _each([*a, *b], 0) if given.of_one_size else None
             prints = {record.leaf.fingerprint for record, _ in (*a, *b)}
             changes = len(prints) > 1 or None in prints  # else it holds no rows of its batch
             axes[place] = (0, rows) if rows and changes else None

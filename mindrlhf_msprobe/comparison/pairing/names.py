@@ -60,7 +60,7 @@ def with_numbers(cell: str, numbers: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class NameRule:
-    """One line of a mapping: cells of A whose names match are called otherwise in B.
+    """One line of a mapping: cells of A whose names match have another name in B.
 
     A rule that matches a cell also holds for what lies inside it.
 

@@ -111,11 +111,11 @@ def pair_parameters(
     mine, theirs = _under_common_names(a, names, "A"), _under_common_names(b, names, "B")
     partners: dict[str, str | None] = {key: key for key in mine if key in theirs}
     taken = {*partners}
-    for key in mine:  # what the classes of both call otherwise in one cell
+    for key in mine:  # what the classes of both call by two names in one cell
         if key not in partners:
             cell, dot, own = key.rpartition(".")
-            alike = (f"{cell}{dot}{name}" for name in alike_parameters(own))
-            other = next((name for name in alike if name in theirs and name not in taken), None)
+            names_there = (f"{cell}{dot}{name}" for name in alike_parameters(own))
+            other = next((n for n in names_of_it if n in theirs and n not in taken), None)
             partners[key] = other
             taken |= {other} if other is not None else set()
     left = {key: record for key, record in theirs.items() if key not in taken}
@@ -198,8 +198,8 @@ def _by_rules(a: Parameters, b: Parameters, rules: FusedRules) -> Iterator[Corre
             shapes = [part.leaf.shape or () for part in known]
             rows = [shape[0] if shape else 0 for shape in shapes]
             dtypes = {part.leaf.dtype for part in known}
-            alike = len({shape[1:] for shape in shapes}) == len(dtypes) == 1 and all(rows)
-            fits = alike and (sum(rows), *shapes[0][1:]) == record.leaf.shape
+            of_one_kind = len({shape[1:] for shape in shapes}) == len(dtypes) == 1 and all(rows)
+            fits = of_one_kind and (sum(rows), *shapes[0][1:]) == record.leaf.shape
             order = rule.order(rows) if fits else None
             if order is None:
                 said = {"name": shortened(name), "shape": str([*(record.leaf.shape or ())])}

@@ -186,8 +186,8 @@ def in_row_major_order(compared: ArrayComparison, a: np.ndarray, b: np.ndarray) 
 
 def _suits_library(a: np.ndarray, b: np.ndarray) -> bool:
     """Return whether blocks of these arrays are for the compiled library, as far as it can."""
-    alike = a.dtype == b.dtype == FLOAT32 and a.dtype.isnative and b.dtype.isnative
-    return alike and a.flags.c_contiguous and b.flags.c_contiguous and a.size > SMALL
+    native = a.dtype == b.dtype == FLOAT32 and a.dtype.isnative and b.dtype.isnative
+    return native and a.flags.c_contiguous and b.flags.c_contiguous and a.size > SMALL
 
 
 def _add_block(
@@ -274,7 +274,7 @@ Part = bool | Sums
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about the elements of two records.
+    """What is to be known of the elements of two records.
 
     Attributes:
         tolerance: for the comparison of their elements; None: whether their bytes are the same.
@@ -336,7 +336,7 @@ class Unanswered(Exception):
 
 
 class Elements:
-    """Answers what is asked about the elements of two records.
+    """Answers questions about the elements of two records.
 
     Args:
         span_bytes: of a pair of more than LEAST_SPANS times as many bytes, spans are to be

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.pairing.fused import by_rule
-from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRule, FusedRules
+from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
 from mindrlhf_msprobe.errors import nearest_of
 from mindrlhf_msprobe.storage.records import cell_of_parameter
@@ -33,10 +33,7 @@ def _unused_fused(rule: FusedRule, rollout: Side, training: Side) -> Message | N
     if not meant:
         return _no_cell(source, rollout)
     own, theirs = _matrices(rollout), _matrices(training)
-    if any(
-        cell in own and by_rule(cell, own[cell], FusedRules((rule,)), theirs) is not None
-        for cell in meant
-    ):
+    if any(cell in own and by_rule(cell, own[cell], (rule,), theirs) is not None for cell in meant):
         return None
     cell, parts = next(iter(meant.items()))
     for part in parts:

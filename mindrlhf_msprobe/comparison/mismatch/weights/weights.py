@@ -29,7 +29,7 @@ from mindrlhf_msprobe.comparison.mismatch.weights.sketched import (
 )
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
 from mindrlhf_msprobe.comparison.pairing.fused import Fused, find_fused, find_reordered, parts_of
-from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, FusedRules
+from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names
 from mindrlhf_msprobe.findings.mismatch import InFlight, Weight
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, rounded, roundoff
@@ -108,7 +108,7 @@ def compare_weights(
     rollout: Mapping[str, Record],
     training: Mapping[str, Record],
     names: Names,
-    rules: FusedRules = NONE_FUSED,
+    rules: Sequence[FusedRule] = (),
 ) -> Weights:
     """Compare the parameters of both networks.
 

@@ -130,7 +130,7 @@ class _Side:
         }
 
     def only_here(self, other: _Side) -> frozenset[str]:
-        """Return its cells that the other framework does otherwise, in no cell, in any layer.
+        """Return its cells that the other framework does without a cell of its own, in any layer.
 
         One with parameters is none of them: the other network has to have these somewhere.
         """
@@ -369,8 +369,8 @@ _AS_THEY_ARE: _Kind = ()
 def orders_of(mine: Mapping[str, Record], theirs: Mapping[str, Record]) -> dict[str, np.ndarray]:
     """Return cell → which row of its weight each row of the other network's is.
 
-    A network reads the rows of all its layers alike. So the order that most of them have counts
-    for all: of one that has its rows otherwise, as a weight that was not converted, they differ.
+    A network reads the rows of all its layers in one order. So the one that most of them have
+    counts for all: of a layer that has another one, as where it was not converted, they differ.
     Where no order has more of them than the order of both being the same, that counts.
 
     Args:

@@ -30,7 +30,7 @@ from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_paramet
 from mindrlhf_msprobe.comparison.pairing.fused import PRESETS, find_fused
 from mindrlhf_msprobe.comparison.pairing.mapping import interleaved
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, ROOT, literal, of_any_layer
-from mindrlhf_msprobe.comparison.pairing.operators import ALIKE, may_be_one
+from mindrlhf_msprobe.comparison.pairing.operators import NEAR, may_be_one
 from mindrlhf_msprobe.comparison.pairing.view import views
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -94,7 +94,7 @@ def _alone(cells: Sequence[Cell], others: Sequence[Cell]) -> Iterator[Cell]:
             continue
         near = theirs
         if is_finite(own.norm) and len(known) == len(theirs):  # of very many only like ones
-            low, high = own.norm * (1 - 2 * ALIKE), own.norm * (1 + 2 * ALIKE)
+            low, high = own.norm * (1 - 2 * NEAR), own.norm * (1 + 2 * NEAR)
             near = known[bisect_left(norms, low) : bisect_right(norms, high)]
         if not any(may_be_one(own, leaf) for leaf in near):
             yield cell
@@ -249,7 +249,7 @@ class Suggestion:
 
     Attributes:
         path: where it was written.
-        lines: of cells that are called otherwise in B, those inside others first.
+        lines: of cells that are called by another name in B, those inside others first.
         alone: of A and of B, the cells without partner, in any layer.
     """
 
@@ -394,10 +394,10 @@ def _match(x: Cell, y: Cell, expected: str) -> Match:
     near = 1 - abs(x.place - y.place)
     structure = (near + numbers) / 2
     ends = x.name.rpartition(".")[2] == y.name.rpartition(".")[2]
-    alike = ends or x.class_name == y.class_name != ""
-    names_alike = 1.0 if expected == y.name else 0.5 if alike else 0.0
+    similar = ends or x.class_name == y.class_name != ""
+    of_names = 1.0 if expected == y.name else 0.5 if similar else 0.0
     confidence = _VALUES * equal / count + _SHAPES * fitting / count
-    confidence += _STRUCTURE * structure + _NAMES * names_alike
+    confidence += _STRUCTURE * structure + _NAMES * of_names
     return Match(x, (y,), confidence, equal, len(tensors))
 
 

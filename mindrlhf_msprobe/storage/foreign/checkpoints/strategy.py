@@ -84,7 +84,7 @@ def read_strategies(paths: Iterable[Path], root: Path) -> Strategy:
     """Return what several strategy files say together: those of each stage, or a merged one.
 
     Raises:
-        CheckpointError: one cannot be read, or two say otherwise of the same parameter.
+        CheckpointError: one cannot be read, or two say other things of the same parameter.
     """
     found: Strategy = {}
     seen: set[bytes] = set()
