@@ -114,7 +114,7 @@ def pair_parameters(
     for key in mine:  # what the classes of both call by two names in one cell
         if key not in partners:
             cell, dot, own = key.rpartition(".")
-            names_there = (f"{cell}{dot}{name}" for name in alike_parameters(own))
+            names_of_it = (f"{cell}{dot}{name}" for name in alike_parameters(own))
             other = next((n for n in names_of_it if n in theirs and n not in taken), None)
             partners[key] = other
             taken |= {other} if other is not None else set()
