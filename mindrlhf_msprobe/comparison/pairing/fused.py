@@ -17,6 +17,7 @@ import numpy as np
 import xxhash
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import FUSED
 from mindrlhf_msprobe.comparison.pairing.mapping import (
     NONE_FUSED,
     FusedRule,
@@ -39,21 +40,6 @@ _ENOUGH_COLUMNS = 64  # that tell in which order the rows are
 _NEAR = 0.5  # of its norm, that a row may be away from the one that it is; others are further
 #: Of the fused weight and of its parts: whether they are [inputs, outputs]. The first that fits.
 _ORIENTATIONS = ((False, False), (True, True), (True, False), (False, True))
-
-#: What fused cells are called, and their parts, in networks of MindFormers, vLLM and Hugging Face.
-PRESETS: tuple[tuple[tuple[str, ...], tuple[tuple[str, ...], ...]], ...] = (
-    (
-        ("w_qkv", "wqkv", "qkv", "qkv_proj", "linear_qkv", "query_key_value"),
-        (
-            *(("wq", "wk", "wv"), ("q_proj", "k_proj", "v_proj"), ("q", "k", "v")),
-            *(("linear_q", "linear_k", "linear_v"), ("query", "key", "value")),
-        ),
-    ),
-    (
-        ("w_gate_hidden", "gate_up_proj", "linear_fc1"),
-        (("w1", "w3"), ("gate_proj", "up_proj"), ("gating", "hidden")),
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -212,7 +198,7 @@ def find_reordered(
     Args:
         rollout, training: parameters of the same names and shapes that are unlike.
     """
-    usual = {name for names, _ in PRESETS for name in names}
+    usual = {name for names, _ in FUSED for name in names}
     found: dict[str, Fused] = {}
     for name, record in rollout.items():
         cell = cell_of_parameter(name)
@@ -501,7 +487,7 @@ def _by_preset(
 ) -> Fused | None:
     """Return what a preset says of a cell: its parts one behind the other."""
     around, _, own = cell.rpartition(".")
-    for names, each in PRESETS:
+    for names, each in FUSED:
         for parts in each if own in names else ():
             cells = tuple(f"{around}.{part}" if around else part for part in parts)
             if all(part in shapes for part in cells):
@@ -538,7 +524,7 @@ def as_most(found: Iterable[Fused], rules: FusedRules = NONE_FUSED) -> list[Fuse
 
 #: The parts by their names in any layer, the order of their rows, and what is transposed.
 _RowOrder = tuple[tuple[str, ...], tuple[int, ...], tuple[bool, bool]]
-_USUAL = [part for _, each in PRESETS for parts in each for part in parts]
+_USUAL = [part for _, each in FUSED for parts in each for part in parts]
 
 
 def _row_order(fused: Fused) -> _RowOrder:

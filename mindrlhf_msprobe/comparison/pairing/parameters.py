@@ -16,9 +16,13 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.comparison.pairing.composed import Composed, OfRecord, joined
-from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names, said_of_preset
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import (
+    FUSED,
+    preset_names,
+    said_of_preset,
+)
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
-from mindrlhf_msprobe.comparison.pairing.fused import PRESETS, find_usual, parts_of
+from mindrlhf_msprobe.comparison.pairing.fused import find_usual, parts_of
 from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRules
 from mindrlhf_msprobe.comparison.pairing.names import NameRules, Names, around, match_names
 from mindrlhf_msprobe.errors import UsageError
@@ -35,8 +39,8 @@ _OF_TRAINING = re.compile(
     r"(?:learning_rate|lr|global_step|beta[12]|beta[12]_power|epoch_num|step_num|loss_scale|scale_sense"
     r"|current_iterator_step|last_overflow_iterator_step|momentum|weight_decay|state_step)(?:_\d+)?"
 )
-_FUSED = {name for names, _ in PRESETS for name in names}
-_PARTS = {name for _, each in PRESETS for parts in each for name in parts}
+_FUSED = {name for names, _ in FUSED for name in names}
+_PARTS = {name for _, each in FUSED for parts in each for name in parts}
 
 #: The parameters of one side, by name.
 Parameters = Mapping[str, Record]

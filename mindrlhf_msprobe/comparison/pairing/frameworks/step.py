@@ -14,14 +14,18 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.composed import composed, joined, transposed
-from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names, said_of_preset
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import (
+    FUSED,
+    ROTATED,
+    preset_names,
+    said_of_preset,
+)
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
     Across,
     alike_parameters,
     of_pytorch,
 )
 from mindrlhf_msprobe.comparison.pairing.fused import (
-    PRESETS,
     Fused,
     as_most,
     find_fused,
@@ -358,8 +362,7 @@ def of_inputs(entries: Iterable[Entry]) -> bool | None:
     return None
 
 
-_FUSED = {name for names, _ in PRESETS for name in names}
-_ROTATED = ("wq", "wk", "q_proj", "k_proj", "linear_q", "linear_k")
+_FUSED = {name for names, _ in FUSED for name in names}
 #: How rows are ordered: of a fused weight their places, of a rotated one the rows of a head and
 #: which network turns halves; empty: both networks have them in one order.
 _Kind = tuple[int, ...]
@@ -393,7 +396,7 @@ def orders_of(mine: Mapping[str, Record], theirs: Mapping[str, Record]) -> dict[
     rotated = {
         cell_of_parameter(n): _rotary_kind(r, theirs[n])
         for n, r in fitting.items()
-        if _last(n) in _ROTATED
+        if _last(n) in ROTATED
     }
     kind = _of_most(rotated)
     for cell in rotated if kind else ():

@@ -25,9 +25,9 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.pairing.composed import together
-from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import FUSED, preset_names
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
-from mindrlhf_msprobe.comparison.pairing.fused import PRESETS, find_fused
+from mindrlhf_msprobe.comparison.pairing.fused import find_fused
 from mindrlhf_msprobe.comparison.pairing.mapping import interleaved
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, ROOT, literal, of_any_layer
 from mindrlhf_msprobe.comparison.pairing.operators import NEAR, may_be_one
@@ -130,7 +130,7 @@ def _made_of(cell: Cell, near: Sequence[Cell]) -> Iterator[Match]:
             ordered, groups = _order(cell, parts)
             names = {part.name.rpartition(".")[2] for part in ordered}
             last = cell.name.rpartition(".")[2]
-            usual = any(last in of and any({*one} == names for one in each) for of, each in PRESETS)
+            usual = any(last in of and any({*one} == names for one in each) for of, each in FUSED)
             confidence = _VALUES * values / compared + _SHAPES + _NAMES * usual
             confidence += _STRUCTURE * (1 - abs(cell.place - ordered[0].place))
             yield Match(cell, ordered, confidence, values, compared, groups)
