@@ -19,6 +19,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.comparison.correspondence import brought_together
 from mindrlhf_msprobe.comparison.judging.by_statistics import note
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
     AT_ONCE,
@@ -116,32 +117,8 @@ class Job:
             else:
                 a, b = (side.load(step, rank) for side in self.sides)
             a = self.under_names_of_b(a, b)
-            made = CutStep((a, b), rules=self.mapping)
-            if self.msprobe_mapping is None and a.dialect is not b.dialect:
-                from mindrlhf_msprobe.comparison.pairing.frameworks.step import translate
-
-                made = translate(a, b, self.mapping, self.fused)
-            (a, b), rules, found = made.data, made.rules, None
-            for shown, own in self.sides[1].phases.items():  # one phase, if any
-                if shown != own:
-                    from mindrlhf_msprobe.comparison.pairing.micro_batches import cut
-
-                    found = cut(a, b, rules, (shown, own))
-            if self.laid_out:
-                from mindrlhf_msprobe.comparison.layouts.judging import regrouped
-
-                stated = [getattr(side.layout, "micro_batches", None) for side in self.sides]  # type: ignore[attr-defined]
-                found = regrouped(a, b, rules, (stated[0], stated[1])) or found
-            pairs = {key: own for key, own in self.sides[1].keys.items() if key != own}
-            if pairs:
-                from mindrlhf_msprobe.comparison.pairing.key_pieces import cut_keys
-
-                found = cut_keys(a, b, pairs) or found
-            if found is not None:
-                notes = (*made.notes, *found.notes)
-                made = replace(found, rules=rules, across=made.across, notes=notes)
             self._loaded.clear()
-            self._loaded[step, rank] = made
+            self._loaded[step, rank] = brought_together(self, a, b)
         return self._loaded[step, rank]
 
     @property
