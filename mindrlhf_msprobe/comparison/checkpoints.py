@@ -158,14 +158,12 @@ def _check(
 
 def _open(path: _PathLike, step: int | None, other: _PathLike | None = None) -> Checkpoint:
     path = Path(path)
-    if path.is_dir() and not is_checkpoint(path) and _is_of_run(path):
-        return recorded_parameters(path, step, None if other is None else Path(other))
+    if path.is_dir() and not is_checkpoint(path):
+        # Of a run, or of one of its phases.
+        run_file = any((at / RUN_FILE).exists() for at in (path, path.parent))
+        if run_file or has_dumps(path):
+            return recorded_parameters(path, step, None if other is None else Path(other))
     return open_checkpoint(path)
-
-
-def _is_of_run(path: Path) -> bool:
-    """Return whether a directory is that of a run, or of one of its phases."""
-    return has_dumps(path) or any((at / RUN_FILE).exists() for at in (path, path.parent))
 
 
 @dataclass(frozen=True)
@@ -207,7 +205,9 @@ def _plan(sides: tuple[Checkpoint, Checkpoint], mapping: CellMapping, chosen: Fi
             what = {"path": str(parts.path), "ranks": len(parts.ranks)}
             raise CheckpointError.saying("checkpoint.parts", **what, name=shortened(pair.name))
     names = frozenset(name for _, pair in pairs for name in pair.stored_names)
-    taken = tuple(of_rank for of_rank in pairs if _takes(of_rank[1], chosen))
+    taken = tuple(
+        (rank, pair) for rank, pair in pairs if chosen.takes(record.name for record in pair.records)
+    )
     if not taken and pairs:
         texts = {"list": [*chosen.include], "list2": [*chosen.exclude]}
         raise UsageError.saying("error.no_record_left", **texts)
@@ -227,15 +227,6 @@ def _record_of(path: Path, name: str, tensor: StoredTensor) -> Record:
     """Return a parameter of a checkpoint as what a run would have recorded of it."""
     leaf = Leaf(_TENSOR, tensor.dtype, tensor.shape, why=tensor.why)
     return Composed(tensor.name, "parameters", name, leaf, str(path), expression=tensor)
-
-
-def _takes(pair: Correspondence, chosen: Filters) -> bool:
-    names = [record.name for record in pair.records]
-
-    def found(texts: Sequence[str]) -> bool:
-        return any(pattern(text).search(name) for text in texts for name in names)
-
-    return not found(chosen.exclude) and (not chosen.include or found(chosen.include))
 
 
 def _size(pair: Correspondence) -> int:

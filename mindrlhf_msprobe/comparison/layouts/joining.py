@@ -70,12 +70,6 @@ class Held:
         return self.records[min(self.records)]
 
     @property
-    def under_its_name(self) -> Record:
-        """The same by its name in the whole network."""
-        first = self.first
-        return first if first.name == self.name else replace(first, name=self.name)
-
-    @property
     def batches(self) -> tuple[str, ...]:
         """The axes over which samples are divided, the outermost first."""
         return batch_axes(self.layout, self.divided)
@@ -117,14 +111,6 @@ class Held:
             if len(found[rank]) != len(record.leaf.shape or ()):
                 return message("checkpoint.layout")
         return found
-
-    def is_gradient_of_shared(self, experts: int | str) -> bool:
-        """Return whether it is the gradient of what every rank of an expert's axis has.
-
-        Each of these has the gradient of its own samples.
-        """
-        copies = experts in (COPY, ANY)
-        return copies and self.first.io == PARAMETERS_GRAD and self.strategy is None
 
     def modes(self) -> dict[str, int | str]:
         """Return how it is cut over each axis, as far as that is said; see `Layout.modes`."""
@@ -169,7 +155,9 @@ def join_both(
         unsaid = [of.get(EXPERT) == ANY for of in modes]
         _resolve((a, b), modes, calls)
         for one, of, by_shape in zip((a, b), modes, unsaid):
-            if by_shape and one.is_gradient_of_shared(of[EXPERT]):
+            # The gradient of what every rank of the axis has is that of its own samples.
+            gradient = one.first.io == PARAMETERS_GRAD and one.strategy is None
+            if by_shape and gradient and of[EXPERT] in (COPY, ANY):
                 of[EXPERT] = MEAN
     found: list[Record | None] = []
     for own, how, order in zip(held, modes, orders):
@@ -252,7 +240,8 @@ class _Cut:
     def __init__(self, held: Held, modes: Modes) -> None:
         self._held, self._layout, self._modes = held, held.layout, modes
         self._leaves = [record.leaf for record in held.records.values()]
-        self._first = held.under_its_name
+        first = held.first
+        self._first = first if first.name == held.name else replace(first, name=held.name)
 
     @property
     def shape(self) -> tuple[int, ...] | None:

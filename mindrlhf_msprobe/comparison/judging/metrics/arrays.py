@@ -111,24 +111,15 @@ def check_comparable(a: np.ndarray, b: np.ndarray) -> None:
             raise TypeError(message("error.elements", dtype=str(array.dtype)))
 
 
-def sum_span(a: np.ndarray, b: np.ndarray, start: int, stop: int, tolerance: Tolerance) -> Sums:
-    """Return what the elements from `start` to `stop` add to the sums of two large arrays.
+def sum_part(a: np.ndarray, b: np.ndarray, start: int, tolerance: Tolerance) -> Sums:
+    """Return what a span of two large arrays adds to their sums.
 
     `summed` of the sums of all spans is what compare_arrays returns, to the last digit.
 
     Args:
-        a, b: 1-d and contiguous, of more than SMALL elements.
-        start: a multiple of BLOCK; and so is stop, but for the end.
-    """
-    return sum_part(a[start:stop], b[start:stop], start, tolerance)
-
-
-def sum_part(a: np.ndarray, b: np.ndarray, start: int, tolerance: Tolerance) -> Sums:
-    """Return what a span of two large arrays adds to their sums, as `sum_span` does.
-
-    Args:
-        a, b: the span of each: 1-d and contiguous.
-        start: the index of its first element, a multiple of BLOCK.
+        a, b: the span of each: 1-d and contiguous, of arrays of more than SMALL elements.
+        start: the index of its first element, a multiple of BLOCK; its size is one, too, but for
+            the last one.
     """
     exact = is_exact(a) and is_exact(b)
     sums = Sums(tolerance, exact, small=False, products=EachBlock())
@@ -414,7 +405,7 @@ def answer_span(cut: Cut, number: int) -> Part:
     start, stop = cut.bounds(number)
     if cut.question.tolerance is None:
         return same_bytes(a[start:stop], b[start:stop])
-    return sum_span(a, b, start, stop, cut.question.tolerance)
+    return sum_part(a[start:stop], b[start:stop], start, cut.question.tolerance)
 
 
 class Gathering:
