@@ -102,8 +102,12 @@ class _Side:
         self.common = common
         self._prefix = prefix
 
-    def _name(self, entry: Entry) -> str | None:
-        return self.common(entry.cell) if not is_operator(entry.name) else None
+    def _named(self) -> Iterator[tuple[str, Entry]]:
+        """Yield the entries of cells, and the common names of these."""
+        for entry in self.data.entries:
+            name = None if is_operator(entry.name) else self.common(entry.cell)
+            if name is not None:
+                yield name, entry
 
     def _called(self, entry: Entry, common: str) -> str:
         """Return the name of an entry as one of the cell with this common name."""
@@ -113,25 +117,20 @@ class _Side:
 
     def cells(self) -> set[str]:
         """Return the common names of its cells."""
-        return {name for entry in self.data.entries if (name := self._name(entry)) is not None}
+        return {name for name, _ in self._named()}
 
     def parameters(self) -> dict[str, Record]:
         """Return the first record of each parameter, by common names."""
         found: dict[str, Record] = {}
-        for entry in self.data.entries:
-            if entry.direction == "forward" and (cell := self._name(entry)) is not None:
-                for record in entry.records:
-                    if record.io == "parameters" and record.leaf.is_tensor:
-                        found.setdefault(network_name(cell, record.path), record)
+        for cell, entry in self._named():
+            for record in entry.records if entry.direction == "forward" else ():
+                if record.io == "parameters" and record.leaf.is_tensor:
+                    found.setdefault(network_name(cell, record.path), record)
         return found
 
     def own_names(self) -> dict[str, str]:
         """Return common name → its own name, of its cells."""
-        return {
-            name: entry.cell
-            for entry in self.data.entries
-            if (name := self._name(entry)) is not None
-        }
+        return {name: entry.cell for name, entry in self._named()}
 
     def only_here(self, other: _Side) -> frozenset[str]:
         """Return its cells that the other framework does without a cell of its own, in any layer.
@@ -140,19 +139,14 @@ class _Side:
         """
         theirs = {of_any_layer(name) for name in other.cells()}
         weighty = {cell_of_parameter(name) for name in self.parameters()}
-        found = set()
-        for entry in self.data.entries:
-            name = self._name(entry)
-            if name is not None and name not in weighty and of_any_layer(name) not in theirs:
-                found.add(entry.cell)
-        return frozenset(found)
+        own = ((name, entry) for name, entry in self._named() if name not in weighty)
+        return frozenset(entry.cell for name, entry in own if of_any_layer(name) not in theirs)
 
     def by_cell(self) -> dict[str, dict[tuple[str, str, int], Entry]]:
         """Return common name → (phase, direction, call) → entry."""
         found: dict[str, dict[tuple[str, str, int], Entry]] = defaultdict(dict)
-        for entry in self.data.entries:
-            if (cell := self._name(entry)) is not None:
-                found[cell][entry.phase, entry.direction, entry.call] = entry
+        for cell, entry in self._named():
+            found[cell][entry.phase, entry.direction, entry.call] = entry
         return found
 
     def replace(self, changed: Mapping[int, Entry | None]) -> None:
@@ -193,13 +187,12 @@ class _Side:
         """
         io = PARAMETERS_GRAD if direction == PARAMETERS_GRAD else "parameters"
         found: dict[str, tuple[Entry, Record]] = {}
-        for entry in self.data.entries:
-            if entry.direction == direction and (cell := self._name(entry)) is not None:
-                for record in entry.records:
-                    if record.io == io and record.leaf.is_tensor:
-                        own, dot, rest = record.path.partition(".")
-                        first = next(iter(alike_parameters(own)), own)
-                        found.setdefault(f"{cell} {first}{dot}{rest}", (entry, record))
+        for cell, entry in self._named():
+            for record in entry.records if entry.direction == direction else ():
+                if record.io == io and record.leaf.is_tensor:
+                    own, dot, rest = record.path.partition(".")
+                    first = next(iter(alike_parameters(own)), own)
+                    found.setdefault(f"{cell} {first}{dot}{rest}", (entry, record))
         return found
 
     def take_activations(self, other: _Side) -> Iterator[Message]:
@@ -492,7 +485,13 @@ def reordered_entry(entry: Entry, order: np.ndarray) -> Entry:
     Args:
         order: which row each one is; what has another number of rows stays as it is.
     """
-    records = [_reordered(record, entry.direction, order) for record in entry.records]
+    records = []
+    for record in entry.records:
+        shape = record.leaf.shape or ()
+        axis = 0 if record.io in _WEIGHTS else len(shape) - 1
+        if _has_rows(record, entry.direction) and shape and shape[axis] == len(order):
+            record = joined([record], record.name, axis=axis, order=order.tolist())
+        records.append(record)
     return replace(entry, records=tuple(records))
 
 
@@ -537,11 +536,3 @@ def _of_all_rows(fused: Fused, each: Sequence[Entry], first: Record, name: str) 
         turned=matrix and fused.parts_transposed,
         turned_back=matrix and fused.transposed,
     )
-
-
-def _reordered(record: Record, direction: str, order: np.ndarray) -> Record:
-    shape = record.leaf.shape or ()
-    axis = 0 if record.io in _WEIGHTS else len(shape) - 1
-    if not _has_rows(record, direction) or not shape or shape[axis] != len(order):
-        return record
-    return joined([record], record.name, axis=axis, order=order.tolist())
