@@ -147,7 +147,11 @@ class Layout:
         Where no pattern says it, the record itself does. Else parameters have copies over dp and
         cp, their gradients are a mean over them, and what else there is follows from the shapes.
         """
-        how = self.rule(name) or self._said_by(shard)
+        how = self.rule(name) or {
+            axis: of.how  # of a tensor that is spread over ranks
+            for axis, of in (shard.axes.items() if shard is not None else ())
+            if of.size == self.axes.get(axis) and (of.how in _HOW or isinstance(of.how, int))
+        }
         gradient = f".{PARAMETERS_GRAD}." in name
         rest: dict[str, int | str] = {}
         for axis in self.cut:
@@ -159,14 +163,6 @@ class Layout:
             rest[axis] = how.get(axis, mode)
         order = [axis for axis in how if axis in rest]
         return {axis: rest[axis] for axis in [*order, *(a for a in rest if a not in how)]}
-
-    def _said_by(self, shard: Shard | None) -> Mapping[str, int | str]:
-        """Return how a tensor that is spread over ranks says that it is cut over known axes."""
-        return {
-            name: axis.how
-            for name, axis in (shard.axes.items() if shard is not None else ())
-            if axis.size == self.axes.get(name) and (axis.how in _HOW or isinstance(axis.how, int))
-        }
 
     def times(
         self, name: str, modes: Modes, divided: frozenset[str], alone: frozenset[str]

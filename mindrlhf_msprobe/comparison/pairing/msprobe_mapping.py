@@ -194,7 +194,7 @@ def recognised(path: str | os.PathLike[str]) -> Kind | None:
     )
     if not isinstance(content, Mapping) or "ms_api" in content:
         return Kind.API if content else None
-    if content and all(_is_layer(inside) for inside in content.values()):
+    if content and all(isinstance(of, Mapping) and "parts" not in of for of in content.values()):
         return Kind.LAYER
     names = [str(name) for name in content]
     if names and all(_OF_A_PASS.search(name) for name in names):
@@ -202,10 +202,6 @@ def recognised(path: str | os.PathLike[str]) -> Kind | None:
     names += map(str, content.values())
     are_cells = names and all(_WITH_CLASS.fullmatch(name) for name in names)
     return Kind.CELL if are_cells and not any(map(_OF_OPERATOR.match, names)) else None
-
-
-def _is_layer(inside: Any) -> bool:
-    return isinstance(inside, Mapping) and "parts" not in inside
 
 
 def load_msprobe_mapping(

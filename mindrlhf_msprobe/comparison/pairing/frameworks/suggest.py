@@ -347,7 +347,11 @@ def _pairs(a: Sequence[Cell], b: Sequence[Cell]) -> list[Match]:
     scored = []
     for i, x in enumerate(a):
         expected = preset.renamed(x.name)
-        for y in _likely(x, by_size[_size(x)]):
+        likely = by_size[_size(x)]
+        if len(likely) > _MOST_OF_SIZE:  # of very many those at its place
+            at = bisect_left(likely, x.place, key=lambda other: other.place)
+            likely = likely[max(at - _MOST_OF_SIZE // 2, 0) :][:_MOST_OF_SIZE]
+        for y in likely:
             match = _match(x, y, expected)
             if match.confidence >= _LEAST:
                 scored.append((-match.confidence, abs(x.place - y.place), i, y.name, match))
@@ -364,14 +368,6 @@ def _pairs(a: Sequence[Cell], b: Sequence[Cell]) -> list[Match]:
 def _size(cell: Cell) -> tuple[int, ...]:
     """Return how many elements its first output has; without one, each of its parameters."""
     return tuple(map(elements, cell.outputs[:1] or cell.parameters.values()))
-
-
-def _likely(cell: Cell, others: Sequence[Cell]) -> Sequence[Cell]:
-    """Return which of cells of one size may be a cell: of very many those at its place."""
-    if len(others) <= _MOST_OF_SIZE:
-        return others
-    at = bisect_left(others, cell.place, key=lambda other: other.place)
-    return others[max(at - _MOST_OF_SIZE // 2, 0) :][:_MOST_OF_SIZE]
 
 
 def _match(x: Cell, y: Cell, expected: str) -> Match:
