@@ -154,6 +154,11 @@ class Assembly(Expression):
         return max(map(len, self.parts), default=1)
 
     @property
+    def reduced(self) -> tuple[int, float]:
+        """By what sums of shards are divided, and elements multiplied."""
+        return self.divided_by, self.times
+
+    @property
     def ranks(self) -> list[int]:
         """The ranks that hold some of it."""
         copies = itertools.chain.from_iterable(self.parts)
@@ -204,6 +209,7 @@ class Assembly(Expression):
         """Return rows of several, one behind the other; the arguments are those of `rows_of`."""
         parts: list[Part] = []
         tiles: list[Tile] = []
+        numbers: dict[tuple[int, int], int] = {}  # of the parts that have some of these rows
         at = 0
         for made, (begin, count) in (
             (made, run) for made, rows in sources for run in runs_of(rows)
@@ -215,8 +221,9 @@ class Assembly(Expression):
                     own = (b + n - s for b, n, s in zip(tile.begin, common[0], tile.start))
                     start = [*common[0]]
                     start[axis] += at - low[axis]
-                    tiles.append(Tile(tuple(start), common[1], len(parts), tuple(own)))
-                    parts.append(made.parts[tile.source])
+                    number = numbers.setdefault((id(made), tile.source), len(parts))
+                    parts += [made.parts[tile.source]] if number == len(parts) else []
+                    tiles.append(Tile(tuple(start), common[1], number, tuple(own)))
             at += sizes[axis]
         first = sources[0][0]
         return cls(
@@ -271,7 +278,7 @@ def cut_out(
     of_ranks = [(assembly_of(source), rows) for source, rows in sources]
     assemblies = [(made, rows) for made, rows in of_ranks if made is not None]
     made_of: Expression
-    if len(assemblies) == len(sources):
+    if len(assemblies) == len(sources) and len({made.reduced for made, _ in assemblies}) == 1:
         made_of = Assembly.of_rows(assemblies, axis, each, leaf)
     else:
         made_of = rows_of([(OfRecord(source), rows) for source, rows in sources], axis, each)
