@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRule, NameRules
+from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRule, NameRules, literal
 
 _LAYERS = re.compile(r"(?:(.*)\.)?layers\.[0-9]+")
 
@@ -131,12 +131,13 @@ def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[Na
     wrapped = a.endswith(b) or b.endswith(a)
     target = a if wrapped else b
     roles = _roles(rollout, a), _roles(training, b)
+    source, target = a.replace("*", r"\*"), literal(target)
     for names in map(called, _IN_LAYERS):
         mine, theirs = ([name for name in names if name in known] for known in roles)
         if len(mine) == len(theirs) == 1 and mine != theirs:
-            yield NameRule(f"{a}layers.*.{mine[0]}", f"{target}layers.*.{theirs[0]}")
+            yield NameRule(f"{source}layers.*.{mine[0]}", f"{target}layers.*.{theirs[0]}")
     if not wrapped:
-        yield NameRule(f"{a}layers.*", f"{b}layers.*")
+        yield NameRule(f"{source}layers.*", f"{target}layers.*")
     for names in map(called, _BESIDE):
         mine, theirs = (
             [c for c in cells if c.rpartition(".")[2] in names and "layers." not in c]
@@ -149,7 +150,7 @@ def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[Na
             elif b.endswith(a):
                 name = name.removeprefix(b[: len(b) - len(a)])
             if name != mine[0]:
-                yield NameRule(re.escape(mine[0]), name)
+                yield NameRule(re.escape(mine[0]), literal(name))
 
 
 def _before_layers(cells: set[str]) -> str | None:
