@@ -26,10 +26,11 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Sums, Tole
 from mindrlhf_msprobe.comparison.judging.noise import Distance, by_distance, distance_of
 from mindrlhf_msprobe.comparison.judging.status import side_of_leaf, status_of_elements
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
+from mindrlhf_msprobe.comparison.pairing.composed import transposed
 from mindrlhf_msprobe.comparison.pairing.fused import row_keys
 from mindrlhf_msprobe.comparison.pairing.parameters import Correspondence
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
-from mindrlhf_msprobe.storage.arrays.expression import Expression, InMemory, Permuted
+from mindrlhf_msprobe.storage.arrays.expression import Expression
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, ArrayFileError, rounded
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError
@@ -107,14 +108,20 @@ def _transposed(a: Record, b: Record, reading: Reading) -> Messages:
     matrices = len(shape) == 2 and shape == (b.leaf.shape or ())[::-1] and all(shape)
     if not matrices or a.location is None or b.location is None:
         return ()
+    turned, lower = transposed(b), _lower(a.leaf.dtype, b.leaf.dtype)
     try:
-        found = reading.transposed(a, b)
+        # The first row alone: most matrices are no transpose, and few of its elements say so.
+        x, y = (_elements(record).read(0, shape[1]) for record in (a, turned))
+        same = np.array_equal(x, y, equal_nan=x.dtype.kind in "fc")
+        if not (same or _is_rounded(x, y, lower, a.leaf.dtype == lower)):
+            return ()
+        compared, rounded_to = reading.compare(a, turned, Tolerance())
     except (CheckpointError, TypeError) as error:
         return (message("note.unreadable", why=error),)
-    if found is None:
+    if not compared.equal and rounded_to is None:
         return ()
     dtypes = {"a": a.leaf.dtype, "b": b.leaf.dtype}
-    cast = (message("checkpoint.rounded", **dtypes, to=found),) if found else ()
+    cast = () if compared.equal else (message("checkpoint.rounded", **dtypes, to=rounded_to),)
     return (message("inside.transposed"), *cast)
 
 
@@ -318,36 +325,6 @@ class Reading:
         rounded = lower is not None and all(is_rounded for _, is_rounded in found)
         elements = summed([sums for sums, _ in found], size, tolerance)
         return elements, lower if rounded else None
-
-    def transposed(self, a: Record, b: Record) -> str | None:
-        """Return to which dtype B is A transposed and rounded, "" if not rounded; None if neither.
-
-        Read in blocks of rows of A, up to the first one that is another.
-
-        Args:
-            a: a matrix.
-            b: of as many rows as A has columns, and as many columns as A has rows.
-
-        Raises:
-            CheckpointError: a file cannot be read.
-        """
-        rows, columns = a.leaf.shape or (0, 0)
-        lower = _lower(a.leaf.dtype, b.leaf.dtype)
-        mine, theirs = _elements(a), _elements(b)
-        if _size(b) <= SPAN:
-            theirs = InMemory(theirs.read(0, _size(b)).reshape(theirs.shape))
-        turned = Permuted(theirs, (1, 0))
-        equal, rounded, at = True, lower is not None, 0
-        while at < rows and (equal or rounded):
-            # The first row alone: most matrices are no transpose, and few of its elements say so.
-            end = min(rows, at + max(1, SPAN // columns)) if at else 1
-            x, y = (matrix.read(at * columns, end * columns) for matrix in (mine, turned))
-            equal = equal and np.array_equal(x, y, equal_nan=x.dtype.kind in "fc")
-            rounded = rounded and _is_rounded(x, y, lower, a.leaf.dtype == lower)
-            at = end
-        if equal:
-            return ""
-        return lower if rounded else None
 
     def describe(self, record: Record) -> Leaf:
         """Return the statistics and the fingerprint of a parameter, as a run records them.
