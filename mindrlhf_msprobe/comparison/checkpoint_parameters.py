@@ -27,7 +27,7 @@ from mindrlhf_msprobe.comparison.judging.noise import Distance, by_distance, dis
 from mindrlhf_msprobe.comparison.judging.status import side_of_leaf, status_of_elements
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
 from mindrlhf_msprobe.comparison.pairing.composed import transposed
-from mindrlhf_msprobe.comparison.pairing.fused import row_keys
+from mindrlhf_msprobe.comparison.pairing.fused import order_between, row_keys
 from mindrlhf_msprobe.comparison.pairing.parameters import Correspondence
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
 from mindrlhf_msprobe.storage.arrays.expression import Expression
@@ -134,10 +134,9 @@ def _in_another_order(a: Record, b: Record) -> Messages:
         own, others = (row_keys(record, transposed=bool(axis)) for record in (a, b))
         if own is None or others is None:
             return ()
-        places = {key: place for place, key in enumerate(own.tolist())}
-        order = [places.get(key, -1) for key in others.tolist()]
-        if len(places) == len(order) and sorted(order) == [*range(len(order))]:
-            change = in_another_order(order, axis)
+        order = order_between(own, others)
+        if order is not None:
+            change = in_another_order(order.tolist(), axis)
             return (message(f"inside.{change.kind}", **change.parameters, name=None),)
     return ()
 

@@ -445,6 +445,14 @@ def row_keys(
     return np.array([xxhash.xxh3_64_intdigest(row.data) for row in rows], np.uint64)
 
 
+def order_between(mine: np.ndarray, theirs: np.ndarray) -> np.ndarray | None:
+    """Return which of `mine` each row of `theirs` is, given their keys; None if they are others."""
+    places = {key: number for number, key in enumerate(mine.tolist())}
+    order = np.array([places.get(key, -1) for key in theirs.tolist()], np.int64)
+    each_once = len(places) == len(mine) and np.array_equal(np.sort(order), np.arange(len(mine)))
+    return order if each_once else None
+
+
 def _by_rows(name: str, mine: np.ndarray, training: Mapping[str, np.ndarray]) -> Fused | None:
     """Return the parts whose rows are exactly those of a weight, or None."""
     places: dict[int, list[tuple[str, int]]] = {}

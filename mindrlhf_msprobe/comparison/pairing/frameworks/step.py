@@ -30,6 +30,7 @@ from mindrlhf_msprobe.comparison.pairing.fused import (
     as_most,
     find_fused,
     find_reordered,
+    order_between,
     row_keys,
 )
 from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep
@@ -436,9 +437,8 @@ def _rotary_kind(mine: Record, theirs: Record) -> _Kind | None:
         return None
     if np.array_equal(own, others):
         return _AS_THEY_ARE
-    places = {key: number for number, key in enumerate(own.tolist())}
-    order = np.array([places.get(key, -1) for key in others.tolist()])
-    if len(places) != len(order) or (order < 0).any():
+    order = order_between(own, others)
+    if order is None:
         return None
     for width in range(2, len(order) + 1, 2):
         for turned in (0, 1):
