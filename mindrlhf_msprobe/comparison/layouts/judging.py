@@ -55,12 +55,16 @@ def compare_joined(
         return status, metrics, notes
     if a.leaf.shape == b.leaf.shape and a.leaf.is_tensor and status is not Status.UNREADABLE:
         with suppress(ArrayFileError, OSError, ValueError, TypeError):
-            sides = [("A", a, b), ("B", b, a)]
-            made = [(s, own, of, o) for s, own, o in sides if (of := assembly_of(own)) is not None]
-            copies = (_copies(side, of) for side, _, of, _ in made)
-            parts = (_which_parts(s, own, of, o, tolerance) for s, own, of, o in made if of.of != 1)
-            sums = (_sums(*of_side) for of_side in made)
-            notes = *notes, *(note for some in (*copies, *parts, *sums) for note in some)
+            more: list[Message] = []
+            sides = [("A", a, assembly_of(a), b), ("B", b, assembly_of(b), a)]
+            made = [(side, own, of, other) for side, own, of, other in sides if of is not None]
+            for side, _, of, _ in made:
+                more += _copies(side, of)
+            for side, own, of, other in made:
+                more += _which_parts(side, own, of, other, tolerance) if of.of != 1 else ()
+            for side, own, of, other in made:
+                more += _sums(side, own, of, other)
+            notes = *notes, *more
     return status, metrics, notes
 
 
