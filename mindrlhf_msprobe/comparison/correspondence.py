@@ -39,7 +39,7 @@ def other_micro_batches(job: Job, made: CutStep) -> CutStep | None:
     """Cut larger micro-batches, of ranks that were put together, to the smaller ones."""
     if not job.laid_out:
         return None
-    from mindrlhf_msprobe.comparison.pairing.regrouped import regrouped
+    from mindrlhf_msprobe.comparison.pairing.micro_batches import regrouped
 
     a, b = (getattr(side.layout, "micro_batches", None) for side in job.sides)  # type: ignore[attr-defined]
     return regrouped(*made.data, made.rules, (a, b))
