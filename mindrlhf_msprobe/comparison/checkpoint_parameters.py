@@ -127,8 +127,6 @@ def _transposed(a: Record, b: Record, reading: Reading) -> Messages:
 
 def _in_another_order(a: Record, b: Record) -> Messages:
     """Say of two matrices if the one has the rows, or the columns, of the other one, moved."""
-    from mindrlhf_msprobe.comparison.verdict.inside import in_another_order
-
     same = a.leaf.dtype == b.leaf.dtype and _size(a) <= _MOST_MOVED
     for axis in (0, 1) if same else ():
         own, others = (row_keys(record, transposed=bool(axis)) for record in (a, b))
@@ -136,8 +134,12 @@ def _in_another_order(a: Record, b: Record) -> Messages:
             return ()
         order = order_between(own, others)
         if order is not None:
-            change = in_another_order(order.tolist(), axis)
-            return (message(f"inside.{change.kind}", **change.parameters, name=None),)
+            places = [*enumerate(order.tolist())]
+            moved = [[place, other] for place, other in places if place != other]
+            said: dict[str, object] = {"axis": axis, "size": len(places), "moved": len(moved)}
+            shifts = {(place - other) % len(places) for place, other in places}
+            said |= {"turned": min(shifts)} if len(shifts) == 1 else {}
+            return (message("inside.order", **said, **{"from": moved[:_SHOWN]}, name=None),)
     return ()
 
 
@@ -174,6 +176,7 @@ def say_swapped(
     ]
 
 
+_SHOWN = 32  # rows that stand in other places
 _NEAR = 1e-6  # relative, of the norms of the same elements that were added in any order
 _MOST_NEAR = 8  # parameters of about one norm that are compared with one
 _MOST_MOVED = 1 << 26  # elements of a matrix whose rows are looked for

@@ -473,28 +473,19 @@ def _moves(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> list[_Fittin
         found.append(fitting(Change("transposed", {"size": a.shape[0]}), 0))
     for axis, number in enumerate(numbers):
         if 1 < a.shape[axis] <= _MOST_PLACES and (order := _order(a, b, axis)) is not None:
-            change = in_another_order(order, number)
+            moved = [[i, j] for i, j in enumerate(order) if i != j]
+            known: dict[str, Any] = {"axis": number, "size": len(order), "moved": len(moved)}
+            shifts = {(i - j) % len(order) for i, j in enumerate(order)}
+            known |= {"turned": min(shifts)} if len(shifts) == 1 else {}
+            change = Change("order", known | {"from": moved[:_MOST_SPANS]})
             found = [one for one in found if one.change.parameters.get("axis") != number]
-            found.append(fitting(change, bits_of_order(change.parameters["moved"])))
+            found.append(fitting(change, bits_of_order(len(moved))))
     if found or not np.array_equal(_in_order(a), _in_order(b)):
         return found
     if a.ndim > 1 and np.array_equal(np.sort(a, axis=-1), np.sort(b, axis=-1)):
         change = Change("order_inside", {"axis": numbers[-1], "size": a.shape[-1]})
         return [fitting(change, math.inf)]
     return [fitting(Change("moved", {}), math.inf)]
-
-
-def in_another_order(order: Sequence[int], axis: int) -> Change:
-    """Return that each place of B along an axis is another one of A, given which.
-
-    Args:
-        order: the place of A that each place of B is.
-    """
-    moved = [[i, j] for i, j in enumerate(order) if i != j]
-    known: dict[str, Any] = {"axis": axis, "size": len(order), "moved": len(moved)}
-    shifts = {(i - j) % len(order) for i, j in enumerate(order)}
-    known |= {"turned": min(shifts)} if len(shifts) == 1 else {}
-    return Change("order", known | {"from": moved[:_MOST_SPANS]})
 
 
 def _may_be_moved(a: np.ndarray, b: np.ndarray) -> bool:
