@@ -28,7 +28,7 @@ from mindrlhf_msprobe.comparison.judging.status import side_of_leaf, status_of_e
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
 from mindrlhf_msprobe.comparison.pairing.composed import transposed
 from mindrlhf_msprobe.comparison.pairing.fused import order_between, row_keys
-from mindrlhf_msprobe.comparison.pairing.parameters import Correspondence
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
 from mindrlhf_msprobe.storage.arrays.expression import Expression
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
@@ -41,9 +41,7 @@ _IO = "parameters"
 _EXPLAINABLE = (Status.NON_FINITE, Status.DIFFERENT)
 
 
-def compare_parameter(
-    pair: Correspondence, rank: int, tolerance: Tolerance, reading: Reading
-) -> Finding:
+def compare_parameter(pair: Pair, rank: int, tolerance: Tolerance, reading: Reading) -> Finding:
     """Compare one parameter; its elements where both sides have them, else statistics."""
     status, metrics = Status.UNREADABLE, None
     notes: Messages = ()
@@ -64,7 +62,7 @@ def compare_parameter(
             status, metrics, notes, sides = compare(a, b, tolerance, reading)
         except (CheckpointError, TypeError) as error:
             notes = (message("note.unreadable", why=error),)
-    return finding_of(pair.name, rank, status, sides, notes, metrics)
+    return finding_of(pair.record.name, rank, status, sides, notes, metrics)
 
 
 _Judged = tuple[Status, "Metrics | None", Messages, tuple[Side, Side]]
@@ -144,7 +142,7 @@ def _in_another_order(a: Record, b: Record) -> Messages:
 
 
 def say_swapped(
-    pairs: Sequence[tuple[int, Correspondence]], findings: Sequence[Finding], reading: Reading
+    pairs: Sequence[tuple[int, Pair]], findings: Sequence[Finding], reading: Reading
 ) -> list[Finding]:
     """Return the findings; of a parameter that stands in the place of another one, they say which.
 

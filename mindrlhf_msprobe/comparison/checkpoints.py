@@ -33,12 +33,13 @@ from mindrlhf_msprobe.comparison.pairing.frameworks.suggest import (
 )
 from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping, load_cells
 from mindrlhf_msprobe.comparison.pairing.parameters import (
-    Correspondence,
     Parameters,
     check_mapping,
     is_of_optimizer,
     pair_parameters,
+    stored_names,
 )
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Finding, RuleUse, Side, Status
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
@@ -176,7 +177,7 @@ class _Plan:
         names: those of all parameters, of either side.
     """
 
-    pairs: tuple[tuple[int, Correspondence], ...]
+    pairs: tuple[tuple[int, Pair], ...]
     remarks: Messages = ()
     left_out: int = 0
     names: frozenset[str] = field(default=frozenset(), repr=False)
@@ -193,7 +194,7 @@ def _plan(sides: tuple[Checkpoint, Checkpoint], mapping: CellMapping, chosen: Fi
     if len(a.ranks) > 1 and len(b.ranks) > 1 and [*a.ranks] != [*b.ranks]:
         of = {name: few_numbers(list(side.ranks)) for name, side in (("a", a), ("b", b))}
         raise CheckpointError.saying("checkpoint.other_ranks", **of)
-    pairs: list[tuple[int, Correspondence]] = []
+    pairs: list[tuple[int, Pair]] = []
     remarks: list[Message] = []
     for rank in a.ranks if len(a.ranks) >= len(b.ranks) else b.ranks:
         found, said = pair_parameters(_of_rank(a, rank), _of_rank(b, rank), mapping)
@@ -202,12 +203,11 @@ def _plan(sides: tuple[Checkpoint, Checkpoint], mapping: CellMapping, chosen: Fi
     parts = b if a.whole else a
     for _, pair in pairs if a.whole != b.whole else ():  # nothing says how parts lie in wholes
         if len({record.leaf.shape for record in pair.records}) > 1 or len(pair.records) < 2:
-            what = {"path": str(parts.path), "ranks": len(parts.ranks)}
-            raise CheckpointError.saying("checkpoint.parts", **what, name=shortened(pair.name))
-    names = frozenset(name for _, pair in pairs for name in pair.stored_names)
-    taken = tuple(
-        (rank, pair) for rank, pair in pairs if chosen.takes(record.name for record in pair.records)
-    )
+            name, ranks = shortened(pair.record.name), len(parts.ranks)
+            what = {"path": str(parts.path), "ranks": ranks, "name": name}
+            raise CheckpointError.saying("checkpoint.parts", **what)
+    names = frozenset(name for _, pair in pairs for name in stored_names(pair))
+    taken = tuple((rank, pair) for rank, pair in pairs if not chosen.leaves_out(pair))
     if not taken and pairs:
         texts = {"list": [*chosen.include], "list2": [*chosen.exclude]}
         raise UsageError.saying("error.no_record_left", **texts)
@@ -229,7 +229,7 @@ def _record_of(path: Path, name: str, tensor: StoredTensor) -> Record:
     return Composed(tensor.name, "parameters", name, leaf, str(path), expression=tensor)
 
 
-def _size(pair: Correspondence) -> int:
+def _size(pair: Pair) -> int:
     """Return how many elements will be compared, if all goes well."""
     shapes = {record.leaf.shape for record in pair.records}
     return math.prod(shapes.pop() or ()) if len(shapes) == 1 and len(pair.records) == 2 else 0
@@ -250,7 +250,7 @@ class _Compared:
 
 def _compare(
     rank: int,
-    pair: Correspondence,
+    pair: Pair,
     allowed: Tolerances,
     further: Sequence[Checkpoint],
     reading: Reading,

@@ -65,16 +65,12 @@ class Filters:
         """Return whether a pair is left out by its name; what could not be read never is."""
         if not self.by_name or pair.record.leaf.type == "unreadable":
             return False
-        return not self.takes(record.name for record in (pair.a, pair.b) if record is not None)
-
-    def takes(self, names: Iterable[str]) -> bool:
-        """Return whether what is called so, in A or in B, is compared."""
-        names = [*names]
+        names = [record.name for record in pair.records]
         include, exclude = (
             any(pattern(text).search(name) for text in texts for name in names)
             for texts in (self.include, self.exclude)
         )
-        return not exclude and (include or not self.include)
+        return exclude or (bool(self.include) and not include)
 
 
 def filters(

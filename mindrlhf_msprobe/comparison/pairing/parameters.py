@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.comparison.pairing.composed import Composed, OfRecord, joined
@@ -25,6 +24,8 @@ from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_paramet
 from mindrlhf_msprobe.comparison.pairing.fused import find_usual, parts_of
 from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRules
 from mindrlhf_msprobe.comparison.pairing.names import NameRules, Names, around, match_names
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
+from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, EventKey
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
 
@@ -46,37 +47,21 @@ _PARTS = {name for _, each in FUSED for parts in each for name in parts}
 Parameters = Mapping[str, Record]
 
 
-@dataclass(frozen=True)
-class Correspondence:
-    """A parameter of A and what it is in B; None where that side has none.
+def stored_names(pair: Pair) -> list[str]:
+    """Return the names of all parameters that a pair is of: of one that is several, its parts'."""
+    found = []
+    for record in pair.records:
+        made_of = record.expression if isinstance(record, Composed) else None
+        parts = made_of.stored() if made_of is not None else ()
+        names = [part.record.name for part in parts if isinstance(part, OfRecord)]
+        found += names or [record.name]
+    return found
 
-    Attributes:
-        a, b: one that is several of the other side is made of these, under the name of the whole.
-    """
 
-    a: Record | None
-    b: Record | None
-
-    @property
-    def records(self) -> list[Record]:
-        """Those that there are, A's first."""
-        return [record for record in (self.a, self.b) if record is not None]
-
-    @property
-    def name(self) -> str:
-        """What it is called: A's name, else B's."""
-        return self.records[0].name
-
-    @property
-    def stored_names(self) -> list[str]:
-        """The names of all parameters that it is of: of one that is several, those of its parts."""
-        found = []
-        for record in self.records:
-            made_of = record.expression if isinstance(record, Composed) else None
-            parts = made_of.stored() if made_of is not None else ()
-            names = [part.record.name for part in parts if isinstance(part, OfRecord)]
-            found += names or [record.name]
-        return found
+def _pair(a: Record | None, b: Record | None) -> Pair:
+    """Return a parameter of A and what it is in B; None where that side has none."""
+    named = a or b
+    return Pair(EventKey(BEGIN, None, named.name if named is not None else ""), a, b)
 
 
 def split_state(name: str) -> tuple[str, str]:
@@ -92,7 +77,7 @@ def is_of_optimizer(name: str) -> bool:
 
 def pair_parameters(
     a: Parameters, b: Parameters, mapping: CellMapping
-) -> tuple[list[Correspondence], list[Message]]:
+) -> tuple[list[Pair], list[Message]]:
     """Bring the parameters of two checkpoints together; return them and what was done for it.
 
     Those that are several of the other side stand first, then those of A in its order, then those
@@ -103,7 +88,7 @@ def pair_parameters(
             missing, or the shapes do not sum up.
     """
     pairs = [*_by_rules(a, b, mapping.fused)]
-    used = {name for pair in pairs for name in pair.stored_names}
+    used = {name for pair in pairs for name in stored_names(pair)}
     a, b = ({n: r for n, r in side.items() if n not in used} for side in (a, b))
     networks = _network(a), _network(b)
     cells = _cells_of(networks[0]), _cells_of(networks[1])
@@ -130,12 +115,12 @@ def pair_parameters(
         known = {"count": len(fused), "shown": [*reversed(shown.values())]}
         notes.append(message("checkpoint.fused", **known))
     pairs += [pair for pair, _ in fused]
-    used = {name for pair, _ in fused for name in pair.stored_names}
+    used = {name for pair, _ in fused for name in stored_names(pair)}
     for key, record in mine.items():
         other = partners[key]
         if record.name not in used:
-            pairs.append(Correspondence(record, None if other is None else theirs[other]))
-    pairs += [Correspondence(None, record) for record in left.values() if record.name not in used]
+            pairs.append(_pair(record, None if other is None else theirs[other]))
+    pairs += [_pair(None, record) for record in left.values() if record.name not in used]
     if names.unlike and any(len(pair.records) == 1 for pair in pairs):
         notes.insert(at, message("checkpoint.unlike_names"))
     return pairs, notes
@@ -184,7 +169,7 @@ def _under_common_names(side: Parameters, names: Names, which: str) -> dict[str,
     return found
 
 
-def _by_rules(a: Parameters, b: Parameters, rules: FusedRules) -> Iterator[Correspondence]:
+def _by_rules(a: Parameters, b: Parameters, rules: FusedRules) -> Iterator[Pair]:
     """Yield the parameters of either side that are several of the other one, as a user says."""
     for own, others, turned in ((a, b, False), (b, a, True)) if rules else ():
         for name, record in own.items():
@@ -211,10 +196,10 @@ def _by_rules(a: Parameters, b: Parameters, rules: FusedRules) -> Iterator[Corre
                 said["parts"] = ", ".join(each)
                 raise UsageError.saying("checkpoint.parts_unlike", **said, groups=rule.groups)
             whole = joined(known, name, order=order.tolist() if rule.groups > 1 else None)
-            yield Correspondence(whole, record) if turned else Correspondence(record, whole)
+            yield _pair(whole, record) if turned else _pair(record, whole)
 
 
-def _by_presets(a: Parameters, b: Parameters) -> list[tuple[Correspondence, Message]]:
+def _by_presets(a: Parameters, b: Parameters) -> list[tuple[Pair, Message]]:
     """Return fused parameters and what they are made of, each with how it is made of them.
 
     Both are called as they usually are. Biases of the same cells, and an optimizer's state, follow
@@ -242,7 +227,7 @@ def _by_presets(a: Parameters, b: Parameters) -> list[tuple[Correspondence, Mess
                 groups = 1 + int(np.count_nonzero(np.diff(of.order) < 0))
                 names = [_last(part.name) for part in made_of]
                 said = message("checkpoint.made_of", name=_last(name), parts=names, groups=groups)
-                pair = Correspondence(*(whole, record)[:: 1 if turned else -1])
+                pair = _pair(*(whole, record)[:: 1 if turned else -1])
                 found.append((pair, said))
     return found
 

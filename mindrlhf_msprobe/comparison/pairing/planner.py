@@ -107,7 +107,7 @@ class StepData:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two records of the same name; None where one run has none.
+    """Two records that are one value in both runs, or checkpoints; None where one side has none.
 
     Attributes:
         gap: why the missing side was not recorded by choice; None if it should be there.
@@ -131,6 +131,11 @@ class Pair:
         found = self.a or self.b
         assert found is not None
         return found
+
+    @property
+    def records(self) -> list[Record]:
+        """Those that there are, A's first."""
+        return [record for record in (self.a, self.b) if record is not None]
 
 
 @dataclass(frozen=True)
