@@ -48,7 +48,6 @@ from mindrlhf_msprobe.storage.foreign.checkpoints.recorded import recorded_param
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     Checkpoint,
     CheckpointError,
-    StoredTensor,
 )
 from mindrlhf_msprobe.storage.layout import RUN_FILE, has_dumps
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -215,18 +214,18 @@ def _plan(sides: tuple[Checkpoint, Checkpoint], mapping: CellMapping, chosen: Fi
 
 
 def _of_rank(side: Checkpoint, rank: int) -> dict[str, Record]:
-    """Return the parameters of a rank; what has one alone is compared with each of the other."""
+    """Return the parameters of a rank; what has one alone is compared with each of the other.
+
+    Those of a checkpoint are as what a run would have recorded of them.
+    """
     held = side.ranks.get(rank) if len(side.ranks) > 1 else None
-    return {
-        name: tensor if isinstance(tensor, Record) else _record_of(side.path, name, tensor)
-        for name, tensor in (held or next(iter(side.ranks.values()))).items()
-    }
-
-
-def _record_of(path: Path, name: str, tensor: StoredTensor) -> Record:
-    """Return a parameter of a checkpoint as what a run would have recorded of it."""
-    leaf = Leaf(_TENSOR, tensor.dtype, tensor.shape, why=tensor.why)
-    return Composed(tensor.name, "parameters", name, leaf, str(path), expression=tensor)
+    found: dict[str, Record] = {}
+    for name, of in (held or next(iter(side.ranks.values()))).items():
+        if not isinstance(of, Record):
+            leaf = Leaf(_TENSOR, of.dtype, of.shape, why=of.why)
+            of = Composed(of.name, "parameters", name, leaf, str(side.path), expression=of)
+        found[name] = of
+    return found
 
 
 def _size(pair: Pair) -> int:

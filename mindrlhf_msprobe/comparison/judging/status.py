@@ -45,7 +45,7 @@ from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Side, Status
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.expression import WHOLE, Expression
+from mindrlhf_msprobe.storage.arrays.expression import WHOLE
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.foreign.dialect import DIALECTS
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -390,7 +390,8 @@ def _compare_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elemen
             return Status.UNREADABLE, None, _unreadable(side, _of_file(record, error))
     same_prints = same_fingerprint(a.leaf, b.leaf)
     try:
-        if any(not one.is_view and _size(one) > WHOLE for one in sides):
+        sizes = [math.prod(one.shape) * one.numpy_dtype.itemsize for one in sides]
+        if any(not one.is_view and size > WHOLE for one, size in zip(sides, sizes)):
             compared = compare_opened(sides[0], sides[1], tolerance)
             return status_of_elements(a.leaf, b.leaf, compared, tolerance)
         opened = sides[0].array(), sides[1].array()
@@ -401,11 +402,6 @@ def _compare_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elemen
         return Status.UNREADABLE, None, (message("note.unreadable", why=error),)
     status, metrics, notes = status_of_elements(a.leaf, b.leaf, compared, tolerance)
     return status, metrics, (*notes, *note(FILE_CHANGED)) if same_prints else notes
-
-
-def _size(opened: Expression) -> int:
-    """Return how many bytes the elements take in memory."""
-    return math.prod(opened.shape) * opened.numpy_dtype.itemsize
 
 
 def status_of_elements(

@@ -154,11 +154,6 @@ class Assembly(Expression):
         return max(map(len, self.parts), default=1)
 
     @property
-    def reduced(self) -> tuple[int, float]:
-        """By what sums of shards are divided, and elements multiplied."""
-        return self.divided_by, self.times
-
-    @property
     def ranks(self) -> list[int]:
         """The ranks that hold some of it."""
         copies = itertools.chain.from_iterable(self.parts)
@@ -278,7 +273,8 @@ def cut_out(
     of_ranks = [(assembly_of(source), rows) for source, rows in sources]
     assemblies = [(made, rows) for made, rows in of_ranks if made is not None]
     made_of: Expression
-    if len(assemblies) == len(sources) and len({made.reduced for made, _ in assemblies}) == 1:
+    reduced = {(made.divided_by, made.times) for made, _ in assemblies}
+    if len(assemblies) == len(sources) and len(reduced) == 1:
         made_of = Assembly.of_rows(assemblies, axis, each, leaf)
     else:
         made_of = rows_of([(OfRecord(source), rows) for source, rows in sources], axis, each)
