@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -100,7 +100,8 @@ class OfRecord(Expression):
         return self.opened().box(start, shape)
 
 
-class Shard(NamedTuple):
+@dataclass(frozen=True)
+class Shard:
     """What a rank holds of a value."""
 
     rank: int
