@@ -2,12 +2,13 @@
 
     python benchmarks/checkpoints.py [--megabytes N] [--rounds N] [--directory DIR]
 
-Makes a MindSpore .ckpt, whose parameters of more than 512 MB are cut into slices, and two
-.safetensors, one with the same float32 values and one with these rounded to bfloat16. `compare` of
-the .ckpt with each of them, and with a .safetensors in which a thousandth of the elements differs,
-stands beside reading both files in pieces of 4 MiB with as many threads. Told are seconds (the
-median of the rounds), their ratio, processor seconds, and the peak memory of the process beside
-that of a comparison of two tiny checkpoints.
+`shards` are two directories of four .safetensors of bfloat16 each, with an index, in which a
+thousandth of one parameter differs. For all others it makes a MindSpore .ckpt, whose parameters of
+more than 512 MB are cut into slices, and two .safetensors, one with the same float32 values and one
+with these rounded to bfloat16. `compare` of the .ckpt with each of them, and with a .safetensors in
+which a thousandth of the elements differs, stands beside reading both files in pieces of 4 MiB with
+as many threads. Told are seconds (the median of the rounds), their ratio, processor seconds, and
+the peak memory of the process beside that of a comparison of two tiny checkpoints.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from mindrlhf_msprobe.storage.arrays.npy import float32_to_bfloat16_bits
 
 PIECE = 4 << 20
 SLICE = 512 << 20
+CASES = ["same", "different", "bfloat16", "shards"]
 CODE = """
 import sys, time
 from mindrlhf_msprobe import compare_checkpoints
@@ -48,22 +50,29 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--directory")
+    parser.add_argument("--only", choices=CASES, action="append")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         folder = Path(directory)
-        make(folder, arguments.megabytes << 20)
+        cases = arguments.only or CASES
+        make(folder, arguments.megabytes << 20 if {*cases} - {"shards"} else 0)
         (_, _, idle) = compared(folder / "tiny.ckpt", folder / "tiny.safetensors")
-        for name in ("same", "different", "bfloat16"):
-            files = folder / "a.ckpt", folder / f"{name}.safetensors"
+        for name in cases:
+            both = folder / "a.ckpt", folder / f"{name}.safetensors"
+            files = both
+            if name == "shards":
+                both = folder / "shards_a", folder / "shards_b"
+                files = make_shards(both, arguments.megabytes << 20)
             reads = [read(files) for _ in range(arguments.rounds)]
-            runs = [compared(*files) for _ in range(arguments.rounds)]
+            runs = [compared(*both) for _ in range(arguments.rounds)]
             plain, seconds = statistics.median(reads), statistics.median(run[0] for run in runs)
             processor = statistics.median(run[1] for run in runs)
             peak = max(run[2] for run in runs)
             size = sum(file.stat().st_size for file in files) >> 20
             print(
                 f"{name}: {size} MiB; reading {plain:.2f} s, compare {seconds:.2f} s, "
-                f"{seconds / plain:.2f} times (processor {processor:.2f} s); peak "
+                f"{seconds / plain:.2f} times, of reading both twice {seconds / plain / 2:.2f} "
+                f"(processor {processor:.2f} s); peak "
                 f"{peak >> 10} MiB, {(peak - idle) >> 10} MiB above a tiny pair"
             )
 
@@ -88,6 +97,32 @@ def make(folder: Path, size: int) -> None:
     tiny = {"w": np.zeros(3, np.float32)}
     write_ckpt(folder / "tiny.ckpt", tiny)
     write_safetensors(folder / "tiny.safetensors", tiny)
+
+
+def make_shards(directories: tuple[Path, Path], size: int) -> tuple[Path, ...]:
+    """Write two sharded checkpoints of bfloat16 of about `size` bytes; return their files."""
+    rng = np.random.default_rng(1)
+    names = [[f"layers.{4 * i + shard}.weight" for i in range(size >> 25)] for shard in range(4)]
+    files = []
+    for directory in directories:
+        directory.mkdir()
+    for shard, own in enumerate(names):
+        arrays = {
+            name: float32_to_bfloat16_bits(rng.standard_normal((2048, 2048), np.float32))
+            for name in own
+        }
+        for number, directory in enumerate(directories):
+            if number and not shard:
+                arrays[own[0]].reshape(-1)[::1000] ^= 1
+            files.append(directory / f"model-{shard + 1:05}-of-00004.safetensors")
+            write_safetensors(files[-1], arrays)
+    homes = {
+        n: f"model-{s + 1:05}-of-00004.safetensors" for s, own in enumerate(names) for n in own
+    }
+    for directory in directories:
+        index = directory / "model.safetensors.index.json"
+        index.write_text(json.dumps({"metadata": {}, "weight_map": homes}))
+    return tuple(files)
 
 
 def varint(value: int) -> bytes:

@@ -61,7 +61,7 @@ BRIEF = {
         *("places", "side_lines", "stop_of", "timed_steps", "times_are_lost"),
     ),
     "Entry": ("seq", "end", "parent", "opening", "attributes", "call_name"),
-    "Record": ("location", "sketches"),
+    "Record": ("location", "opened", "sketches"),
     "Leaf": (
         *("is_tensor", "is_integer", "is_discrete", "at_optimizer", "dialect", "md5", "opaque"),
         *("rounding", "shard", "shares", "signs", "sketch", "whole", "stored", "to_json"),

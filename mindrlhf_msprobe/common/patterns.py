@@ -11,6 +11,7 @@ nothing behind a `$` can match that newline.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,7 @@ from mindrlhf_msprobe.common.message import SpokenError
 _DEEPEST = 100  # groups in each other
 _LONGEST = 4096  # characters of a pattern
 _MEMORY = 4 << 20  # bytes of a pattern as RE2 has it
+_SET_MEMORY = 256 << 20  # bytes that the patterns of a whole file, and what they met, may take
 _KEPT = 1 << 16  # answers
 
 _UNICODE = {
@@ -61,7 +63,7 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._regexp: Any = _compiled(text)
+        self._regexp: Any = _compiled(_written(text))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Pattern, (self.text,)
@@ -83,7 +85,8 @@ class Renaming:
     """
 
     def __init__(self, source: str, target: str) -> None:
-        self._regexp: Any = _compiled(source, whole=True)
+        self.written = _written(source, whole=True)
+        self._regexp: Any = _compiled(self.written, captures=True)
         names = {number: name for name, number in _parsed(source).state.groupdict.items()}
         if "inside" in names.values():
             raise PatternError.saying("pattern.name_taken")
@@ -104,6 +107,46 @@ class Renaming:
         return "".join(parts) + group(self._inside)
 
 
+class RenamingSet:
+    """Which of many renamings mean a name, found in one pass over it, however many they are."""
+
+    def __init__(self, renamings: Sequence[Renaming]) -> None:
+        self._sets = [*_sets(renamings, range(len(renamings)))]
+
+    def matching(self, name: str) -> list[int]:
+        """Return the numbers of those that mean a name, in ascending order."""
+        name = _searchable(name)
+        found = ((one.Match(name), numbers) for one, numbers in self._sets)
+        return [numbers[n] for matches, numbers in found for n in sorted(matches or ()) if n]
+
+
+def _sets(renamings: Sequence[Renaming], numbers: Sequence[int]) -> Iterator[tuple[Any, list[int]]]:
+    """Yield RE2's sets and the numbers of what each holds: one set if it fits into the memory.
+
+    The first of each set is a name that is always found, if the set works at all: what lacks
+    memory while it matches says that nothing does.
+    """
+    import re2
+
+    found = re2.Set.FullMatchSet(_options(_SET_MEMORY))
+    found.Add(_char(0))
+    for number in numbers:
+        found.Add(renamings[number].written)
+    try:
+        found.Compile()
+        works = found.Match("\0") is not None
+    except re2.error:
+        if len(numbers) < 2:  # it had less memory when it was made, and enough
+            raise
+        works = False
+    if works or len(numbers) < 2:
+        yield found, [-1, *numbers]
+        return
+    half = len(numbers) // 2
+    yield from _sets(renamings, numbers[:half])
+    yield from _sets(renamings, numbers[half:])
+
+
 @lru_cache(maxsize=1024)
 def pattern(text: str) -> Pattern:
     """Return the pattern of a text; see `Pattern`."""
@@ -122,24 +165,33 @@ def _searchable(name: str) -> str:
     return "".join("\ufffd" if "\ud800" <= char <= "\udfff" else char for char in name)
 
 
-def _compiled(text: str, *, whole: bool = False) -> Any:
-    """Return a pattern as RE2 has it.
+def _written(text: str, *, whole: bool = False) -> str:
+    """Return a pattern as it is written for RE2.
 
     Args:
         whole: it is to match whole names, or the beginning of one that goes on behind a dot.
     """
+    try:
+        return _Writer(whole).top(_parsed(text))
+    except RecursionError:
+        raise PatternError.saying("pattern.nested") from None
+
+
+def _options(memory: int, *, captures: bool = False) -> Any:
     import re2  # 3 ms, and most configurations have no pattern
 
     options = re2.Options()
     options.log_errors = False
-    options.max_mem = _MEMORY
-    options.never_capture = not whole
+    options.max_mem = memory
+    options.never_capture = not captures
+    return options
+
+
+def _compiled(written: str, *, captures: bool = False) -> Any:
+    import re2
+
     try:
-        written = _Writer(whole).top(_parsed(text))
-    except RecursionError:
-        raise PatternError.saying("pattern.nested") from None
-    try:
-        return re2.compile(written, options)
+        return re2.compile(written, _options(_MEMORY, captures=captures))
     except re2.error as error:
         said = error.args[0] if error.args else error
         why = said.decode(errors="replace") if isinstance(said, bytes) else str(said)

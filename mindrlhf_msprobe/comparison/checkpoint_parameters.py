@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
+from bisect import bisect_left
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -25,10 +26,11 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Sums, Tole
 from mindrlhf_msprobe.comparison.judging.noise import Distance, by_distance, distance_of
 from mindrlhf_msprobe.comparison.judging.status import side_of_leaf, status_of_elements
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
-from mindrlhf_msprobe.comparison.pairing.composed import opened
-from mindrlhf_msprobe.comparison.pairing.parameters import Correspondence
+from mindrlhf_msprobe.comparison.pairing.composed import transposed
+from mindrlhf_msprobe.comparison.pairing.fused import order_between, row_keys
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
-from mindrlhf_msprobe.storage.arrays.expression import Expression, InMemory, Permuted
+from mindrlhf_msprobe.storage.arrays.expression import Expression
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, ArrayFileError, rounded
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError
@@ -39,9 +41,7 @@ _IO = "parameters"
 _EXPLAINABLE = (Status.NON_FINITE, Status.DIFFERENT)
 
 
-def compare_parameter(
-    pair: Correspondence, rank: int, tolerance: Tolerance, reading: Reading
-) -> Finding:
+def compare_parameter(pair: Pair, rank: int, tolerance: Tolerance, reading: Reading) -> Finding:
     """Compare one parameter; its elements where both sides have them, else statistics."""
     status, metrics = Status.UNREADABLE, None
     notes: Messages = ()
@@ -62,7 +62,7 @@ def compare_parameter(
             status, metrics, notes, sides = compare(a, b, tolerance, reading)
         except (CheckpointError, TypeError) as error:
             notes = (message("note.unreadable", why=error),)
-    return finding_of(pair.name, rank, status, sides, notes, metrics)
+    return finding_of(pair.record.name, rank, status, sides, notes, metrics)
 
 
 _Judged = tuple[Status, "Metrics | None", Messages, tuple[Side, Side]]
@@ -78,7 +78,10 @@ def _by_elements(a: Record, b: Record, tolerance: Tolerance, reading: Reading) -
             status = Status.WITHIN_TOLERANCE
             notes = (message("checkpoint.rounded", **dtypes, to=rounded_to),)
     if status in _EXPLAINABLE:
-        notes = (*notes, *_transposed(a, b, reading))
+        moved = _transposed(a, b, reading)
+        if not moved and _are_near(*compared.norms):
+            moved = _in_another_order(a, b)
+        notes = (*notes, *moved)
     counts = ((m.nan_a, m.inf_a), (m.nan_b, m.inf_b)) if (m := metrics) else ((0, 0), (0, 0))
     of_a, of_b = (
         replace(_side(record), norm=norm, nan_count=nan, inf_count=inf)
@@ -103,11 +106,92 @@ def _transposed(a: Record, b: Record, reading: Reading) -> Messages:
     matrices = len(shape) == 2 and shape == (b.leaf.shape or ())[::-1] and all(shape)
     if not matrices or a.location is None or b.location is None:
         return ()
+    turned, lower = transposed(b), _lower(a.leaf.dtype, b.leaf.dtype)
     try:
-        found = reading.transposed(a, b)
+        # The first row alone: most matrices are no transpose, and few of its elements say so.
+        x, y = (_elements(record).read(0, shape[1]) for record in (a, turned))
+        same = np.array_equal(x, y, equal_nan=x.dtype.kind in "fc")
+        if not (same or _is_rounded(x, y, lower, a.leaf.dtype == lower)):
+            return ()
+        compared, rounded_to = reading.compare(a, turned, Tolerance())
     except (CheckpointError, TypeError) as error:
         return (message("note.unreadable", why=error),)
-    return () if found is None else (message("checkpoint.transposed", to=found),)
+    if not compared.equal and rounded_to is None:
+        return ()
+    dtypes = {"a": a.leaf.dtype, "b": b.leaf.dtype}
+    cast = () if compared.equal else (message("checkpoint.rounded", **dtypes, to=rounded_to),)
+    return (message("inside.transposed"), *cast)
+
+
+def _in_another_order(a: Record, b: Record) -> Messages:
+    """Say of two matrices if the one has the rows, or the columns, of the other one, moved."""
+    same = a.leaf.dtype == b.leaf.dtype and _size(a) <= _MOST_MOVED
+    for axis in (0, 1) if same else ():
+        own, others = (row_keys(record, transposed=bool(axis)) for record in (a, b))
+        if own is None or others is None:
+            return ()
+        order = order_between(own, others)
+        if order is not None:
+            places = [*enumerate(order.tolist())]
+            moved = [[place, other] for place, other in places if place != other]
+            said: dict[str, object] = {"axis": axis, "size": len(places), "moved": len(moved)}
+            shifts = {(place - other) % len(places) for place, other in places}
+            said |= {"turned": min(shifts)} if len(shifts) == 1 else {}
+            return (message("inside.order", **said, **{"from": moved[:_SHOWN]}, name=None),)
+    return ()
+
+
+def say_swapped(
+    pairs: Sequence[tuple[int, Pair]], findings: Sequence[Finding], reading: Reading
+) -> list[Finding]:
+    """Return the findings; of a parameter that stands in the place of another one, they say which.
+
+    Args:
+        pairs: what each finding is of, with its rank.
+    """
+    by_kind: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for number, (one, (rank, _)) in enumerate(zip(findings, pairs)):
+        if one.status is Status.DIFFERENT and one.a.norm and one.b.norm:
+            by_kind[rank, one.a.dtype, one.b.dtype, one.a.shape].append(number)
+    places: dict[int, dict[str, str]] = defaultdict(dict)
+    for numbers in by_kind.values():
+        in_b = sorted((findings[number].b.norm or 0.0, number) for number in numbers)
+        for here in numbers:
+            norm, mine = findings[here].a.norm or 0.0, pairs[here][1].a
+            first = bisect_left(in_b, (norm - _NEAR * norm, 0))
+            for other, there in in_b[first : first + _MOST_NEAR]:
+                theirs = pairs[there][1].b
+                if there == here or mine is None or theirs is None or not _are_near(norm, other):
+                    continue
+                if _are_one(mine, theirs, reading):
+                    places[here]["b"], places[there]["a"] = theirs.name, mine.name
+                    break
+    return [
+        _with_note(one, message("inside.elsewhere", a=of.get("a"), b=of.get("b")))
+        if (of := places.get(number))
+        else one
+        for number, one in enumerate(findings)
+    ]
+
+
+_SHOWN = 32  # rows that stand in other places
+_NEAR = 1e-6  # relative, of the norms of the same elements that were added in any order
+_MOST_NEAR = 8  # parameters of about one norm that are compared with one
+_MOST_MOVED = 1 << 26  # elements of a matrix whose rows are looked for
+
+
+def _are_near(a: float | None, b: float | None) -> bool:
+    """Return whether two norms may be of the same elements, which were added in any order."""
+    return a is not None and b is not None and abs(a - b) <= _NEAR * abs(a)
+
+
+def _are_one(a: Record, b: Record, reading: Reading) -> bool:
+    """Return whether two parameters have the same elements, and not all of these are one number."""
+    try:
+        some = _elements(a).read(0, min(_size(a), SPAN))
+        return some.max() != some.min() and reading.compare(a, b, Tolerance())[0].equal
+    except (CheckpointError, TypeError):
+        return False
 
 
 def _side(record: Record | None) -> Side:
@@ -171,7 +255,7 @@ def _elements(record: Record) -> Expression:
         CheckpointError: a file that a run recorded cannot be read.
     """
     try:
-        return opened(record)
+        return record.opened()
     except (ArrayFileError, OSError, ValueError) as error:
         path = str(record.file)
         raise CheckpointError.saying("unread.at", path=path, why=error) from None
@@ -241,36 +325,6 @@ class Reading:
         rounded = lower is not None and all(is_rounded for _, is_rounded in found)
         elements = summed([sums for sums, _ in found], size, tolerance)
         return elements, lower if rounded else None
-
-    def transposed(self, a: Record, b: Record) -> str | None:
-        """Return to which dtype B is A transposed and rounded, "" if not rounded; None if neither.
-
-        Read in blocks of rows of A, up to the first one that is another.
-
-        Args:
-            a: a matrix.
-            b: of as many rows as A has columns, and as many columns as A has rows.
-
-        Raises:
-            CheckpointError: a file cannot be read.
-        """
-        rows, columns = a.leaf.shape or (0, 0)
-        lower = _lower(a.leaf.dtype, b.leaf.dtype)
-        mine, theirs = _elements(a), _elements(b)
-        if _size(b) <= SPAN:
-            theirs = InMemory(theirs.read(0, _size(b)).reshape(theirs.shape))
-        turned = Permuted(theirs, (1, 0))
-        equal, rounded, at = True, lower is not None, 0
-        while at < rows and (equal or rounded):
-            # The first row alone: most matrices are no transpose, and few of its elements say so.
-            end = min(rows, at + max(1, SPAN // columns)) if at else 1
-            x, y = (matrix.read(at * columns, end * columns) for matrix in (mine, turned))
-            equal = equal and np.array_equal(x, y, equal_nan=x.dtype.kind in "fc")
-            rounded = rounded and _is_rounded(x, y, lower, a.leaf.dtype == lower)
-            at = end
-        if equal:
-            return ""
-        return lower if rounded else None
 
     def describe(self, record: Record) -> Leaf:
         """Return the statistics and the fingerprint of a parameter, as a run records them.

@@ -19,6 +19,7 @@ from mindrlhf_msprobe.comparison.checkpoint_parameters import (
     against_noise,
     compare_parameter,
     finding_of,
+    say_swapped,
 )
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
@@ -32,12 +33,13 @@ from mindrlhf_msprobe.comparison.pairing.frameworks.suggest import (
 )
 from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping, load_cells
 from mindrlhf_msprobe.comparison.pairing.parameters import (
-    Correspondence,
     Parameters,
     check_mapping,
     is_of_optimizer,
     pair_parameters,
+    stored_names,
 )
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Finding, RuleUse, Side, Status
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
@@ -46,7 +48,6 @@ from mindrlhf_msprobe.storage.foreign.checkpoints.recorded import recorded_param
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     Checkpoint,
     CheckpointError,
-    StoredTensor,
 )
 from mindrlhf_msprobe.storage.layout import RUN_FILE, has_dumps
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -98,6 +99,8 @@ def compare_sides(
     total = sum(_size(pair) for _, pair in plan.pairs)
     with Reading(threads, total, progress) as reading:
         found = [_compare(rank, pair, allowed, further, reading) for rank, pair in plan.pairs]
+        said = say_swapped(plan.pairs, [one.finding for one in found], reading)
+    found = [replace(one, finding=finding) for one, finding in zip(found, said)]
     return _conclude((str(a), str(b)), sides, plan, found, common=common)
 
 
@@ -156,14 +159,12 @@ def _check(
 
 def _open(path: _PathLike, step: int | None, other: _PathLike | None = None) -> Checkpoint:
     path = Path(path)
-    if path.is_dir() and not is_checkpoint(path) and _is_of_run(path):
-        return recorded_parameters(path, step, None if other is None else Path(other))
+    if path.is_dir() and not is_checkpoint(path):
+        # Of a run, or of one of its phases.
+        run_file = any((at / RUN_FILE).exists() for at in (path, path.parent))
+        if run_file or has_dumps(path):
+            return recorded_parameters(path, step, None if other is None else Path(other))
     return open_checkpoint(path)
-
-
-def _is_of_run(path: Path) -> bool:
-    """Return whether a directory is that of a run, or of one of its phases."""
-    return has_dumps(path) or any((at / RUN_FILE).exists() for at in (path, path.parent))
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class _Plan:
         names: those of all parameters, of either side.
     """
 
-    pairs: tuple[tuple[int, Correspondence], ...]
+    pairs: tuple[tuple[int, Pair], ...]
     remarks: Messages = ()
     left_out: int = 0
     names: frozenset[str] = field(default=frozenset(), repr=False)
@@ -193,7 +194,7 @@ def _plan(sides: tuple[Checkpoint, Checkpoint], mapping: CellMapping, chosen: Fi
     if len(a.ranks) > 1 and len(b.ranks) > 1 and [*a.ranks] != [*b.ranks]:
         of = {name: few_numbers(list(side.ranks)) for name, side in (("a", a), ("b", b))}
         raise CheckpointError.saying("checkpoint.other_ranks", **of)
-    pairs: list[tuple[int, Correspondence]] = []
+    pairs: list[tuple[int, Pair]] = []
     remarks: list[Message] = []
     for rank in a.ranks if len(a.ranks) >= len(b.ranks) else b.ranks:
         found, said = pair_parameters(_of_rank(a, rank), _of_rank(b, rank), mapping)
@@ -202,10 +203,11 @@ def _plan(sides: tuple[Checkpoint, Checkpoint], mapping: CellMapping, chosen: Fi
     parts = b if a.whole else a
     for _, pair in pairs if a.whole != b.whole else ():  # nothing says how parts lie in wholes
         if len({record.leaf.shape for record in pair.records}) > 1 or len(pair.records) < 2:
-            what = {"path": str(parts.path), "ranks": len(parts.ranks)}
-            raise CheckpointError.saying("checkpoint.parts", **what, name=shortened(pair.name))
-    names = frozenset(name for _, pair in pairs for name in pair.stored_names)
-    taken = tuple(of_rank for of_rank in pairs if _takes(of_rank[1], chosen))
+            name, ranks = shortened(pair.record.name), len(parts.ranks)
+            what = {"path": str(parts.path), "ranks": ranks, "name": name}
+            raise CheckpointError.saying("checkpoint.parts", **what)
+    names = frozenset(name for _, pair in pairs for name in stored_names(pair))
+    taken = tuple((rank, pair) for rank, pair in pairs if not chosen.leaves_out(pair))
     if not taken and pairs:
         texts = {"list": [*chosen.include], "list2": [*chosen.exclude]}
         raise UsageError.saying("error.no_record_left", **texts)
@@ -213,30 +215,21 @@ def _plan(sides: tuple[Checkpoint, Checkpoint], mapping: CellMapping, chosen: Fi
 
 
 def _of_rank(side: Checkpoint, rank: int) -> dict[str, Record]:
-    """Return the parameters of a rank; what has one alone is compared with each of the other."""
+    """Return the parameters of a rank; what has one alone is compared with each of the other.
+
+    Those of a checkpoint are as what a run would have recorded of them.
+    """
     held = side.ranks.get(rank) if len(side.ranks) > 1 else None
-    return {
-        name: tensor if isinstance(tensor, Record) else _record_of(side.path, name, tensor)
-        for name, tensor in (held or next(iter(side.ranks.values()))).items()
-    }
+    found: dict[str, Record] = {}
+    for name, of in (held or next(iter(side.ranks.values()))).items():
+        if not isinstance(of, Record):
+            leaf = Leaf(_TENSOR, of.dtype, of.shape, why=of.why)
+            of = Composed(of.name, "parameters", name, leaf, str(side.path), expression=of)
+        found[name] = of
+    return found
 
 
-def _record_of(path: Path, name: str, tensor: StoredTensor) -> Record:
-    """Return a parameter of a checkpoint as what a run would have recorded of it."""
-    leaf = Leaf(_TENSOR, tensor.dtype, tensor.shape, why=tensor.why)
-    return Composed(tensor.name, "parameters", name, leaf, str(path), expression=tensor)
-
-
-def _takes(pair: Correspondence, chosen: Filters) -> bool:
-    names = [record.name for record in pair.records]
-
-    def found(texts: Sequence[str]) -> bool:
-        return any(pattern(text).search(name) for text in texts for name in names)
-
-    return not found(chosen.exclude) and (not chosen.include or found(chosen.include))
-
-
-def _size(pair: Correspondence) -> int:
+def _size(pair: Pair) -> int:
     """Return how many elements will be compared, if all goes well."""
     shapes = {record.leaf.shape for record in pair.records}
     return math.prod(shapes.pop() or ()) if len(shapes) == 1 and len(pair.records) == 2 else 0
@@ -257,7 +250,7 @@ class _Compared:
 
 def _compare(
     rank: int,
-    pair: Correspondence,
+    pair: Pair,
     allowed: Tolerances,
     further: Sequence[Checkpoint],
     reading: Reading,

@@ -33,7 +33,8 @@ from mindrlhf_msprobe.comparison.pairing.filters import (
     record_names,
     unmatched,
 )
-from mindrlhf_msprobe.comparison.pairing.names import NameRule
+from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, load_cells
+from mindrlhf_msprobe.comparison.pairing.names import NameRules
 from mindrlhf_msprobe.comparison.pairing.view import View, views
 from mindrlhf_msprobe.comparison.preflight.preflight import preflight, without_consequences
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
@@ -65,7 +66,6 @@ from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import Given, MsprobeMapping
 
 _PathLike = str | Path
@@ -364,14 +364,9 @@ def _preflight(job: Job) -> Preflight:
 def _job(request: Request, chosen: Filters, mapping: _PathLike | None) -> tuple[Job, list[Message]]:
     a, b, phases, ranks = request.a, request.b, request.phases, request.ranks
     within_one = _is_one_run(request, chosen.keys)
-    names: tuple[NameRule, ...] = ()
-    fused: tuple[FusedRule, ...] = ()
+    given = NO_MAPPING
     if mapping is not None:
-        # It knows of rows, tokens and experts, which no other comparison needs.
-        from mindrlhf_msprobe.comparison.pairing.mapping import load_cells
-
         given = load_cells(mapping)
-        names, fused = given.names, given.fused
     allowed = tolerances(request.tolerance)
     first = open_run(Path(a).absolute())
     second = first if within_one else open_run(Path(b or a).absolute())
@@ -391,7 +386,7 @@ def _job(request: Request, chosen: Filters, mapping: _PathLike | None) -> tuple[
     decoder = None if request.tokenizer is None else Path(request.tokenizer).absolute()
     if decoder is not None:
         load_decoder(decoder)  # raises before anything is compared
-    job = Job((left, right), further, allowed, names, decoder, chosen, fused=fused)
+    job = Job((left, right), further, allowed, given.names, decoder, chosen, fused=given.fused)
     return job, notes
 
 
@@ -599,7 +594,12 @@ def _check_patterns(job: Job, rank_steps: Sequence[StepPlace]) -> None:
     rules = {rule.pattern: pattern(rule.pattern).search for rule in job.tolerances.rules}
     for unused in unmatched(rules, (record_names(job.load(at)) for at in rank_steps)):
         raise UsageError.saying("error.rule_unused", pattern=unused)
-    names = {rule.source: rule.rename for rule in job.mapping}
-    cells = ({entry.cell for entry in job.load(at)[0].entries} for at in rank_steps)
-    for unused in unmatched(names, cells):
-        raise UsageError.saying("error.name_unused", pattern=unused, path=job.sides[0].run.path)
+    left = job.mapping
+    for at in rank_steps if left else ():
+        left = NameRules(left.unused({entry.cell for entry in job.load(at)[0].entries}))
+        if not left:
+            break
+    for rule in left:
+        raise UsageError.saying(
+            "error.name_unused", pattern=rule.source, path=job.sides[0].run.path
+        )

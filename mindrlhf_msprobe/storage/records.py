@@ -16,6 +16,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.expression import Expression, InMemory
 from mindrlhf_msprobe.storage.arrays.npy import PYTORCH_SUFFIX, ArrayFileError, dtype_name, open_npy
 from mindrlhf_msprobe.storage.arrays.sketches import Sketch, read_sketch
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -197,6 +198,14 @@ class Record:
             dtypes = {"held": dtype.lower(), "recorded": self.leaf.dtype}
             raise ArrayFileError.saying("unread.other_dtype", **dtypes)
         return array
+
+    def opened(self) -> Expression:
+        """Return the record's elements, its files opened, to be read by boxes and spans.
+
+        Raises:
+            ArrayFileError: as `array`.
+        """
+        return InMemory(self.array())
 
     def sketch(self) -> Sketch:
         """Map the sketch of the record's rows into memory, read-only.

@@ -114,15 +114,21 @@ def test_a_mapping_is_suggested_by_the_values_and_used(compare, tmp_path):
     assert (code, "already there" in err) == (2, True)
 
 
-@pytest.mark.parametrize("odd", ["a # c", "x\ny", "[0]", "'q\"", "{x}", "#c", "@u"])
-def test_a_suggested_mapping_is_yaml_whatever_names_hold(compare, tmp_path, odd):
+ODD = ["a # c", "x\ny", "[0]", "'q\"", "{x}", "#c", "@u", "*", "a*b", r"\*", r"\1", "(*)"]
+
+
+@pytest.mark.parametrize("plain", [("first", "second"), ("layers.0", "layers.1")])
+@pytest.mark.parametrize("odd", ODD)
+def test_a_suggested_mapping_can_be_used_whatever_names_hold(compare, tmp_path, odd, plain):
+    """Of names of either side, each as it is or in layers; it is YAML, and `*` is no wildcard."""
     values = np.random.default_rng(5).normal(size=(2, 6, 8)).astype(np.float32)
-    mine, theirs = ("first.w", "second.w"), (f"{odd}.one.w", f"{odd}.two.w")
-    write_safetensors(tmp_path / "a.safetensors", dict(zip(mine, values)))
-    write_safetensors(tmp_path / "b.safetensors", dict(zip(theirs, values)))
-    both = "a.safetensors", "b.safetensors"
-    assert compare(*both, "--mapping", "suggest", "-o", "out")[0] == 0
-    assert compare(*both, "--mapping", "out/mapping.yaml")[0] == 0
+    strange = [f"{odd}.{name.replace('layers', 'h')}.w" for name in plain]
+    write_safetensors(tmp_path / "a.safetensors", dict(zip((f"{n}.w" for n in plain), values)))
+    write_safetensors(tmp_path / "b.safetensors", dict(zip(strange, values)))
+    for a, b in ("ab", "ba"):
+        both = f"{a}.safetensors", f"{b}.safetensors"
+        assert compare(*both, "--mapping", "suggest", "-o", a)[0] == 0
+        assert compare(*both, "--mapping", f"{a}/mapping.yaml")[0] == 0
 
 
 def test_of_thousands_of_equal_shapes_a_mapping_is_suggested_in_seconds(compare, tmp_path):

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mindrlhf_msprobe.common.patterns import Pattern, PatternError, Renaming
+from mindrlhf_msprobe.common import patterns
+from mindrlhf_msprobe.common.patterns import Pattern, PatternError, Renaming, RenamingSet
 from mindrlhf_msprobe.comparison.judging.tolerance import load_rules
 from mindrlhf_msprobe.comparison.pairing.mapping import load_cells
 from mindrlhf_msprobe.comparison.pairing.names import NameRule
@@ -52,6 +53,19 @@ def test_a_pattern_means_what_python_means_by_it(parts, end, name):
     whole = re.compile(rf"(?:{text})(\..+)?").fullmatch(name)
     renamed = None if whole is None else whole.expand(target) + (whole[groups + 1] or "")
     assert Renaming(text, target).rename(name) == renamed
+
+
+@pytest.mark.parametrize("memory", [1 << 20, 4 << 20, 256 << 20])
+def test_of_many_renamings_those_are_found_that_mean_a_name(monkeypatch, memory):
+    """As if each were tried; whether all of them fit into the memory, or a few at a time."""
+    monkeypatch.setattr(patterns, "_SET_MEMORY", memory)
+    ends = [f"{repeat}{end}" for repeat in ("", "*", "{1,2}") for end in ("a", r"\.b", "")]
+    texts = [f"(?:{atom}){end}" for atom in ATOMS for end in ends]
+    renamings = [Renaming(text, "x") for text in texts]
+    found = RenamingSet(renamings)
+    for name in ("a", "ab", "b.b", "1.b.c", "aa.b", "_", "", "\ud800", "\0"):
+        expected = [n for n, one in enumerate(renamings) if one.rename(name) is not None]
+        assert found.matching(name) == expected
 
 
 @pytest.mark.parametrize(

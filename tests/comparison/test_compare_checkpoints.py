@@ -166,10 +166,37 @@ def test_a_matrix_that_is_the_same_transposed_is_said_to_be(tmp_path, monkeypatc
     found = pair(tmp_path, a, b)
     assert not found
     notes = {finding.record: finding.note for finding in found.weights}
-    assert notes["w"] == "[30, 20] against [20, 30]; the same transposed: all elements equal"
-    assert "the same transposed: equal once rounded to Float16" in notes["cast"]
+    transposed = (
+        "transposed: B is A with rows and columns exchanged"  # as a comparison of runs says
+    )
+    assert notes["w"] == f"[30, 20] against [20, 30]; {transposed}"
+    assert notes["cast"].endswith(
+        f"{transposed}; Float32 against Float16: equal once rounded to Float16"
+    )
     assert "transposed" not in notes["half"]
-    assert "the same transposed" in notes["square"]
+    assert transposed in notes["square"]
+
+
+def test_what_stands_elsewhere_is_said_as_a_comparison_of_runs_says_it(tmp_path):
+    """Rows or columns in another order, halves exchanged, two parameters swapped."""
+    a = {name: floats(6, 4) for name in ("rows", "columns", "halves", "one", "two", "three")}
+    a["norm"], a["other_norm"] = np.ones(4, np.float32), floats(4)
+    b = {name: value.copy() for name, value in a.items()}
+    b["rows"], b["columns"] = a["rows"][[1, 0, 2, 3, 5, 4]], a["columns"][:, [1, 0, 2, 3]]
+    b["halves"] = np.roll(a["halves"], 3, axis=0)
+    b["one"], b["two"], b["three"] = a["two"], a["one"], a["three"] + 1
+    b["norm"], b["other_norm"] = a["norm"] + 1, a["norm"]  # one number everywhere tells nothing
+    notes = {finding.record: finding.note for finding in pair(tmp_path, a, b).weights}
+    assert notes["rows"].startswith("moved, not changed: along axis 0, in another order: ")
+    assert notes["columns"].startswith("moved, not changed: along axis 1, in another order: ")
+    assert notes["halves"] == "moved, not changed: along axis 0, B is A turned by 3 of 6"
+    swapped = "swapped with another parameter: "
+    assert (
+        notes["one"]
+        == f"{swapped}what A holds here, B holds at two; what B holds here, A holds at two"
+    )
+    assert notes["two"].startswith(swapped)
+    assert not {notes["three"], notes["norm"], notes["other_norm"]} - {""}
 
 
 def test_nan_on_both_sides_agrees_and_is_suspicious(tmp_path):

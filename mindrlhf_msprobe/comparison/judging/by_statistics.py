@@ -55,7 +55,8 @@ def compare_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound:
         return _compare_unlike_bytes(a, b, statistics, tolerance)
     if not statistics.known:
         return Status.UNREADABLE, None, note("note.nothing_to_compare")
-    if unlike_dialects(a, b) and not statistics.equal and not (_has_nan(a) or _has_nan(b)):
+    two_tools = a.dialect != b.dialect and a.dtype == b.dtype
+    if two_tools and not statistics.equal and not (_has_nan(a) or _has_nan(b)):
         if may_be_equal(a, b):
             return Status.WITHIN_TOLERANCE, None, note("note.two_tools")
         return _compare_close(a, b, statistics, tolerance)
@@ -223,11 +224,6 @@ def _unlike_counts(a: Leaf, b: Leaf) -> bool:
 
 def _equal(a: Any, b: Any) -> bool:
     return bool(a == b) or (is_nan(a) and is_nan(b))
-
-
-def unlike_dialects(a: Leaf, b: Leaf) -> bool:
-    """Return whether two tools made the statistics of two tensors of one dtype."""
-    return a.dialect != b.dialect and a.dtype == b.dtype
 
 
 def may_be_equal(a: Leaf, b: Leaf) -> bool:

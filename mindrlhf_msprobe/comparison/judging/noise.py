@@ -34,7 +34,7 @@ class Distance:
     Attributes:
         by: one or several measures, of the elements that are finite on both sides; None where
             nothing can be measured beside NaN or infinity.
-        unlike: an element is NaN or infinite on one side only, or otherwise than on the other one.
+        unlike: an element is NaN or infinite on one side only, or another one than there.
     """
 
     by: tuple[float, ...] | None

@@ -27,7 +27,12 @@ from mindrlhf_msprobe.comparison.judging.by_statistics import (
     rounding,
     same_fingerprint,
 )
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import AT_ONCE, ArrayComparison, Elements
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
+    AT_ONCE,
+    ArrayComparison,
+    Elements,
+    compare_opened,
+)
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
     Tolerance,
     blocks,
@@ -40,6 +45,7 @@ from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Side, Status
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.expression import WHOLE
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.foreign.dialect import DIALECTS
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -224,7 +230,7 @@ def why_unreadable(record: Record) -> Message | None:
     if record.leaf.why is not None or record.location is None:
         return record.leaf.why
     try:
-        record.array()
+        record.opened()
     except ArrayFileError as error:
         return _of_file(record, error)
     return None
@@ -269,7 +275,7 @@ def _compare_dtypes(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound | None:
 def _with_tokens(
     notes: Messages, a: Record, b: Record, decode: Decode | None, first: int | None = None
 ) -> Messages:
-    """Add where two sequences of token ids first differ; other numbers say nothing that way.
+    """Add where two sequences of token ids first differ; of other numbers that says nothing.
 
     Args:
         first: the flat index of the first different element, where that is known.
@@ -377,15 +383,19 @@ def _compare_values(a: Any, b: Any, tolerance: Tolerance) -> PairFound:
 
 
 def _compare_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elements) -> PairFound:
-    arrays = []
+    sides = []
     for record, side in ((a, "A"), (b, "B")):
         try:
-            arrays.append(record.array())
+            sides.append(record.opened())
         except ArrayFileError as error:
             return Status.UNREADABLE, None, _unreadable(side, _of_file(record, error))
     same_prints = same_fingerprint(a.leaf, b.leaf)
     try:
-        opened = arrays[0], arrays[1]
+        sizes = [math.prod(one.shape) * one.numpy_dtype.itemsize for one in sides]
+        if any(not one.is_view and size > WHOLE for one, size in zip(sides, sizes)):
+            compared = compare_opened(sides[0], sides[1], tolerance)
+            return status_of_elements(a.leaf, b.leaf, compared, tolerance)
+        opened = sides[0].array(), sides[1].array()
         if same_prints and elements.same_bytes((a, b), opened):
             return Status.IDENTICAL, None, ()
         compared = elements.compare((a, b), opened, tolerance)

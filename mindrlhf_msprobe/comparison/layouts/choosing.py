@@ -142,7 +142,7 @@ def _of_mesh(run: Run, size: int) -> Layout | None:
 
 
 def _strategy(run: Run, size: int, stages: int) -> Strategy:
-    """Return how the ranks of each stage cut their parameters; without those said in two ways."""
+    """Return how the ranks of each stage cut their parameters, where they agree on it."""
     found: Strategy = {stage: {} for stage in range(stages)}
     unlike: set[tuple[int, str]] = set()
     for file in run.run_files:

@@ -8,16 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import few_numbers
-from mindrlhf_msprobe.comparison.layouts.assembly import (
-    Assembly,
-    known_of,
-    same_value,
-    scaled,
-)
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_number
 from mindrlhf_msprobe.comparison.layouts.layout import (
     ANY,
     CONTEXT,
@@ -27,14 +23,20 @@ from mindrlhf_msprobe.comparison.layouts.layout import (
     Layout,
     Modes,
 )
-from mindrlhf_msprobe.comparison.pairing.composed import composed, gap_of, together
+from mindrlhf_msprobe.comparison.pairing.composed import (
+    Assembly,
+    Shard,
+    composed,
+    gap_of,
+    together,
+)
 from mindrlhf_msprobe.storage.arrays.expression import Tile
 from mindrlhf_msprobe.storage.leaves import COPY, MEAN, SUM, Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record, cell_name, network_name
 
 #: Codes of what the layout is to blame for, and no file.
 UNFIT, UNLIKE_PARTS = "layout.dimension", "layout.shapes"
-_MOST_TRIED = 4096  # ways in which a shape may be cut
+_MOST_TRIED = 4096  # cuts of a shape
 _PREFERRED = {DATA: 0, CONTEXT: 1}
 
 #: A row of the whole, in this order: its number where the ranks' rows follow each other.
@@ -65,12 +67,6 @@ class Held:
     def first(self) -> Record:
         """What the lowest rank holds."""
         return self.records[min(self.records)]
-
-    @property
-    def under_its_name(self) -> Record:
-        """The same by its name in the whole network."""
-        first = self.first
-        return first if first.name == self.name else replace(first, name=self.name)
 
     @property
     def batches(self) -> tuple[str, ...]:
@@ -115,14 +111,6 @@ class Held:
                 return message("checkpoint.layout")
         return found
 
-    def is_gradient_of_shared(self, experts: int | str) -> bool:
-        """Return whether it is the gradient of what every rank of an expert's axis has.
-
-        Each of these has the gradient of its own samples.
-        """
-        copies = experts in (COPY, ANY)
-        return copies and self.first.io == PARAMETERS_GRAD and self.strategy is None
-
     def modes(self) -> dict[str, int | str]:
         """Return how it is cut over each axis, as far as that is said; see `Layout.modes`."""
         if self.strategy is not None:  # of ranks with the same part each has a copy
@@ -166,7 +154,9 @@ def join_both(
         unsaid = [of.get(EXPERT) == ANY for of in modes]
         _resolve((a, b), modes, calls)
         for one, of, by_shape in zip((a, b), modes, unsaid):
-            if by_shape and one.is_gradient_of_shared(of[EXPERT]):
+            # The gradient of what every rank of the axis has is that of its own samples.
+            gradient = one.first.io == PARAMETERS_GRAD and one.strategy is None
+            if by_shape and gradient and of[EXPERT] in (COPY, ANY):
                 of[EXPERT] = MEAN
     found: list[Record | None] = []
     for own, how, order in zip(held, modes, orders):
@@ -249,7 +239,8 @@ class _Cut:
     def __init__(self, held: Held, modes: Modes) -> None:
         self._held, self._layout, self._modes = held, held.layout, modes
         self._leaves = [record.leaf for record in held.records.values()]
-        self._first = held.under_its_name
+        first = held.first
+        self._first = first if first.name == held.name else replace(first, name=held.name)
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -370,36 +361,34 @@ class _Cut:
     def _tensor(self, order: Order) -> Record:
         """Return the parts as one tensor; of each there may be copies, of each copy terms."""
         layout, modes, held = self._layout, self._modes, self._held
-        ranks = tuple(sorted(held.records))
-        shards = tuple(held.records[rank] for rank in ranks)
         kept = [axis for axis, how in modes.items() if how == COPY]
-        groups: dict[tuple[int, ...], dict[tuple[int, ...], list[int]]] = {}
-        for number, rank in enumerate(ranks):
+        groups: dict[tuple[int, ...], dict[tuple[int, ...], list[Shard]]] = {}
+        for rank in sorted(held.records):
             copy = tuple(layout.place(rank, axis) for axis in kept)
-            groups.setdefault(self._part(rank), {}).setdefault(copy, []).append(number)
-        stored = all(shard.location is not None for shard in shards)
+            shard = Shard(rank, held.records[rank])
+            groups.setdefault(self._part(rank), {}).setdefault(copy, []).append(shard)
+        stored = all(record.location is not None for record in held.records.values())
+        parts = [tuple(map(tuple, copies.values())) for copies in groups.values()]
         # Of each copy of the whole the shards of its parts; the last copy of a part is used again
         # where other parts have more.
-        terms: list[list[Sequence[int]]] = [
-            [list(copies.values())[min(n, len(copies) - 1)] for copies in groups.values()]
-            for n in range(max(map(len, groups.values())))
+        terms = [
+            [copies[min(n, len(copies) - 1)] for copies in parts]
+            for n in range(max(map(len, parts)))
         ]
         gap = None
         if not stored and {SUM, MEAN} & {*modes.values()}:
             if SUM not in modes.values() and all(
-                same_value([shards[number].leaf for copy in copies.values() for number in copy])
-                for copies in groups.values()
+                same_value([shard.record.leaf for copy in copies for shard in copy])
+                for copies in parts
             ):
                 terms = [[one[:1] for one in parts] for parts in terms]  # one stands for the mean
             else:
                 gap = message("layout.partial_statistics")
         alone = frozenset(axis for axis in held.open_axes if axis != PIPELINE)
         times = layout.times(held.name, modes, held.divided, alone)
-        leaves = tuple(scaled(_leaf(shards, of, self.shape or ()), times) for of in terms)
+        leaves = [scaled(_leaf(of, self.shape or ()), times) for of in terms]
         made_of = Assembly(
-            ranks,
-            shards,
-            tuple(tuple(map(tuple, copies.values())) for copies in groups.values()),
+            parts,
             self._tiles([*groups], order),
             leaves=leaves,
             divided_by=math.prod(layout.axes[axis] for axis, how in modes.items() if how == MEAN),
@@ -429,14 +418,14 @@ class _Cut:
         return tuple(tiles)
 
 
-def _leaf(shards: Sequence[Record], parts: Sequence[Sequence[int]], shape: tuple[int, ...]) -> Leaf:
+def _leaf(parts: Sequence[Sequence[Shard]], shape: tuple[int, ...]) -> Leaf:
     """Return the description of the whole by those of its parts; of a sum none follows."""
-    first = shards[parts[0][0]].leaf
+    first = parts[0][0].record.leaf
     if any(len(terms) > 1 for terms in parts):
         return Leaf(first.type, first.dtype, shape, data_name=first.data_name)
     if len(parts) == 1:
         return first
-    return together([shards[terms[0]].leaf for terms in parts], shape)
+    return together([terms[0].record.leaf for terms in parts], shape)
 
 
 def _zigzag(tile: Tile, dim: int, sizes: Mapping[int, int]) -> Iterable[Tile]:
@@ -471,3 +460,23 @@ def _moved(tile: Tile, dim: int, start: int, begin: int, size: int) -> Tile:
 
     own = at(tile.begin, tile.begin[dim] + begin)
     return Tile(at(tile.start, start), at(tile.shape, size), tile.source, own)
+
+
+def same_value(leaves: Sequence[Leaf]) -> bool:
+    """Return whether ranks say the same of a value, as far as they say anything."""
+    return all(known_of(leaf) == known_of(leaves[0]) for leaf in leaves[1:])
+
+
+def known_of(leaf: Leaf) -> tuple[Any, ...]:
+    """Return what a description says of a value, as far as it can be compared."""
+    of = (leaf.type, leaf.dtype, leaf.shape, leaf.fingerprint, leaf.value, leaf.opaque)
+    return (*of, leaf.why, *(repr(v) for v in (leaf.max, leaf.min, leaf.mean, leaf.norm)))
+
+
+def scaled(leaf: Leaf, times: float) -> Leaf:
+    """Return the description of a tensor whose elements are multiplied by a number above zero."""
+    if times == 1.0:
+        return leaf
+    known = {name: getattr(leaf, name) for name in ("max", "min", "mean", "norm")}
+    changed = {name: v * times if is_number(v) else v for name, v in known.items()}
+    return replace(leaf, fingerprint=None, md5=None, **changed)

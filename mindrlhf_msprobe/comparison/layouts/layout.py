@@ -134,12 +134,12 @@ class Layout:
         if parameter in cuts:
             return cuts[parameter], device
         # A wrapper around the network has a part of the name.
-        alike = [
+        found = [
             cut
             for name, cut in cuts.items()
             if name.endswith(f".{parameter}") or parameter.endswith(f".{name}")
         ]
-        return (alike[0], device) if len(alike) == 1 else None
+        return (found[0], device) if len(found) == 1 else None
 
     def modes(self, name: str, io: str, shard: Shard | None = None) -> dict[str, int | str]:
         """Return how a record is cut over each axis of more than one place.
@@ -147,7 +147,11 @@ class Layout:
         Where no pattern says it, the record itself does. Else parameters have copies over dp and
         cp, their gradients are a mean over them, and what else there is follows from the shapes.
         """
-        how = self.rule(name) or self._said_by(shard)
+        how = self.rule(name) or {
+            axis: of.how  # of a tensor that is spread over ranks
+            for axis, of in (shard.axes.items() if shard is not None else ())
+            if of.size == self.axes.get(axis) and (of.how in _HOW or isinstance(of.how, int))
+        }
         gradient = f".{PARAMETERS_GRAD}." in name
         rest: dict[str, int | str] = {}
         for axis in self.cut:
@@ -159,14 +163,6 @@ class Layout:
             rest[axis] = how.get(axis, mode)
         order = [axis for axis in how if axis in rest]
         return {axis: rest[axis] for axis in [*order, *(a for a in rest if a not in how)]}
-
-    def _said_by(self, shard: Shard | None) -> Mapping[str, int | str]:
-        """Return how a tensor that is spread over ranks says that it is cut over known axes."""
-        return {
-            name: axis.how
-            for name, axis in (shard.axes.items() if shard is not None else ())
-            if axis.size == self.axes.get(name) and (axis.how in _HOW or isinstance(axis.how, int))
-        }
 
     def times(
         self, name: str, modes: Modes, divided: frozenset[str], alone: frozenset[str]
@@ -252,8 +248,8 @@ def _layout(path: str | Path, content: Any, side: str) -> Layout:
         raise _wrong(path, "layout.unknown_key", key=min(unknown), known=known)
     axes = _axes(path, content["axes"], side)
     whole = Layout.from_sizes(axes)
-    how, ways = content.get("micro_batches"), {None: None, "mean": MEAN, "sum": SUM}
-    if not isinstance(how, (str, type(None))) or how not in ways:
+    how, reductions = content.get("micro_batches"), {None: None, "mean": MEAN, "sum": SUM}
+    if not isinstance(how, (str, type(None))) or how not in reductions:
         raise _wrong(path, "layout.micro_batches", how=repr(how))
     found = Layout(
         axes,
@@ -262,7 +258,7 @@ def _layout(path: str | Path, content: Any, side: str) -> Layout:
         frozenset(_orders(path, content.get("order") or {}, axes)),
         tuple(_shifts(path, content.get("shift") or {}, axes)),
         tuple(_scales(path, content.get("scale") or {})),
-        micro_batches=ways[how],
+        micro_batches=reductions[how],
     )
     given = content.get("strategy")
     return found if given is None else _by_strategy(path, found, given)

@@ -16,8 +16,13 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.layouts.assembly import same_value
-from mindrlhf_msprobe.comparison.layouts.joining import Held, Order, batch_axes, join_both
+from mindrlhf_msprobe.comparison.layouts.joining import (
+    Held,
+    Order,
+    batch_axes,
+    join_both,
+    same_value,
+)
 from mindrlhf_msprobe.comparison.layouts.layout import CONTEXT, DATA, EXPERT, PIPELINE, Layout
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.comparison.pairing.view import View
@@ -81,7 +86,7 @@ class LaidOutView(View):
 
     def load(self, step: int, rank: int, *, layers: bool = True) -> StepData:
         """Read one step as it is cut where the layout says it; see `load_both`."""
-        return _Joining((self, None), step, layers=layers).data()[0]
+        return _joined([_Side(self, step, layers=layers)])[0]
 
     def of_rank(self, step: int, rank: int, *, layers: bool = True) -> StepData:
         """Read what one rank of the run recorded in one step."""
@@ -99,7 +104,8 @@ class LaidOutView(View):
 
 def load_both(sides: Sequence[LaidOutView], step: int) -> tuple[StepData, StepData]:
     """Read one step of two runs, each as a whole; shapes of the one tell how the other is cut."""
-    return _Joining((sides[0], sides[1]), step, layers=True).data()  # type: ignore[return-value]
+    a, b = _joined([_Side(view, step, layers=True) for view in sides])
+    return a, b
 
 
 class _Side:
@@ -243,63 +249,61 @@ class _Side:
         return Held(name, records, self.layout, self.recorded, axes, self.divided)
 
 
-class _Joining:
-    """One step of one or two runs, put together."""
+def _joined(sides: Sequence[_Side]) -> list[StepData]:
+    """Return one step of one or two runs, each as one rank would have recorded it."""
+    for own, other in (sides, sides[::-1]) if len(sides) == 2 else ():
+        own.lists(other)
+    known: dict[tuple[str, int], Order] = {}
+    found: list[dict[_Name, Record]] = [{}, {}]
+    for name in dict.fromkeys(name for side in sides for name in side.records):
+        held = [side.records.get(name) for side in sides]
+        if len(sides) < 2:
+            joined = join_both((held[0], None))
+        else:
+            calls, like = _calls(sides, name)
+            orders = _orders(sides, name, known) if calls[0] == calls[1] else ((), ())
+            joined = join_both((held[0], held[1]), orders, calls, like)
+        for records, record in zip(found, joined):
+            if record is not None:
+                records[name] = record
+    return [_whole(side, records) for side, records in zip(sides, found)]
 
-    def __init__(
-        self, views: tuple[LaidOutView, LaidOutView | None], step: int, *, layers: bool
-    ) -> None:
-        self._known: dict[tuple[str, int], Order] = {}
-        self._sides = [_Side(view, step, layers=layers) for view in views if view is not None]
-        if len(self._sides) == 2:
-            self._sides[0].lists(self._sides[1])
-            self._sides[1].lists(self._sides[0])
 
-    def data(self) -> tuple[StepData, ...]:
-        """Return each side as one rank would have recorded it."""
-        found: list[dict[_Name, Record]] = [{}, {}]
-        names = dict.fromkeys(name for side in self._sides for name in side.records)
-        for name in names:
-            held = [side.records.get(name) for side in self._sides]
-            both = held[0], held[1] if len(held) == 2 else None
-            calls, like = self._calls(name)
-            orders = self._orders(name) if calls[0] == calls[1] else ((), ())
-            for records, record in zip(found, join_both(both, orders, calls, like)):
-                if record is not None:
-                    records[name] = record
-        return tuple(_whole(side, records) for side, records in zip(self._sides, found))
+def _calls(
+    sides: Sequence[_Side], name: _Name
+) -> tuple[tuple[int, int], tuple[Held | None, Held | None]]:
+    """Return how often each run made a call, and its first where it did not make this one."""
+    made = [side.calls(name) for side in sides]
+    if len(made[0]) == len(made[1]) or not (made[0] and made[1]):
+        return (1, 1), (None, None)
+    first = [
+        next((held for other in own if (held := side.records.get(other)) is not None), None)
+        for side, own in zip(sides, made)
+    ]
+    return (len(made[0]), len(made[1])), (first[0], first[1])
 
-    def _calls(self, name: _Name) -> tuple[tuple[int, int], tuple[Held | None, Held | None]]:
-        """Return how often each run made a call, and its first where it did not make this one."""
-        if len(self._sides) < 2:
-            return (1, 1), (None, None)
-        made = [side.calls(name) for side in self._sides]
-        if len(made[0]) == len(made[1]) or not (made[0] and made[1]):
-            return (1, 1), (None, None)
-        first = [
-            next((held for other in own if (held := side.records.get(other)) is not None), None)
-            for side, own in zip(self._sides, made)
-        ]
-        return (len(made[0]), len(made[1])), (first[0], first[1])
 
-    def _orders(self, name: _Name) -> tuple[Order, Order]:
-        """Return how the rows of a record's batch are brought together."""
-        if len(self._sides) < 2:
-            return (), ()
-        cut = [bool(side.batches) for side in self._sides]
-        if cut[0] == cut[1]:
-            return (), ()
-        mine, other = self._sides[cut[1]], self._sides[cut[0]]
-        of_phase, number = name[0] != "", name[2]
-        if of_phase:  # the call of a phase; of key data the micro-step
-            of_ranks = mine.entries.get((name[0], name[1]), {})
-            number = next((entry.call for entry in of_ranks.values()), 0)
-        batch = name[0], number
-        if batch not in self._known:
-            found = order_of_rows(mine.records, other.records, batch) if of_phase else None
-            self._known[batch] = found or () if of_phase else mine.order(other, batch[1])
-        order = self._known[batch]
-        return ((), order) if cut[1] else (order, ())
+def _orders(
+    sides: Sequence[_Side], name: _Name, known: dict[tuple[str, int], Order]
+) -> tuple[Order, Order]:
+    """Return how the rows of a record's batch are brought together.
+
+    Args:
+        known: those of the batches that were looked at.
+    """
+    cut = [bool(side.batches) for side in sides]
+    if cut[0] == cut[1]:
+        return (), ()
+    mine, other = sides[cut[1]], sides[cut[0]]
+    of_phase, number = name[0] != "", name[2]
+    if of_phase:  # the call of a phase; of key data the micro-step
+        of_ranks = mine.entries.get((name[0], name[1]), {})
+        number = next((entry.call for entry in of_ranks.values()), 0)
+    batch = name[0], number
+    if batch not in known:
+        found = order_of_rows(mine.records, other.records, batch) if of_phase else None
+        known[batch] = found or () if of_phase else mine.order(other, batch[1])
+    return ((), known[batch]) if cut[1] else (known[batch], ())
 
 
 def _unlike(of_ranks: Mapping[int, Sequence[Record]], layout: Layout) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import field
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import in_both
-from mindrlhf_msprobe.comparison.pairing.names import CellFilter, NameRule, match_names, renamed
+from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, CellFilter, NameRules, match_names
 from mindrlhf_msprobe.comparison.pairing.operators import (
     Context,
     Item,
@@ -53,7 +53,7 @@ class Alignment:
 def align(
     a: Sequence[Entry],
     b: Sequence[Entry],
-    rules: tuple[NameRule, ...] = (),
+    rules: NameRules = NO_RULES,
     *,
     damaged: Collection[str] = (),
     chosen: tuple[CellFilter | None, CellFilter | None] = (None, None),
@@ -65,12 +65,12 @@ def align(
         rules: how cells of A are called in B.
         damaged: phases of which entries may be lost, so that a loop's calls may lack the first.
         chosen: which cells each run was configured to record.
-        across: they are of two frameworks, which call operators otherwise.
+        across: they are of two frameworks, which name operators differently.
     """
     alignment = Alignment()
     called: tuple[Callable[[str], str] | None, ...] = (None, None)
     if across:
-        called = (lambda api: in_both(renamed(rules, api)), in_both)
+        called = (lambda api: in_both(rules.renamed(api)), in_both)
     phases = dict.fromkeys(entry.phase for entry in (*a, *b))
     for phase in phases:
         sides = [[entry for entry in side if entry.phase == phase] for side in (a, b)]
@@ -294,7 +294,7 @@ class _Pairing:
         firsts = min(entry.call for entry in a), min(entry.call for entry in b)
         if bases[0] == bases[1] or (self._damaged and max(bases) <= min(firsts)):
             firsts = 0, 0
-        # Otherwise something before ran unlike often: count from this loop's first.
+        # Else something before ran unlike often: count from this loop's first.
         calls = {entry.call - firsts[1]: entry for entry in reversed(b)}
         exact = {(entry.call - firsts[1], entry.class_name): entry for entry in b}
         for entry in a:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -69,6 +69,14 @@ class Side:
             for call, entry in enumerate(self.batch(cell, number)):
                 yield cell, call, entry
 
+    def given(self) -> list[dict[str, Record]]:
+        """Return the tensors that the leading cell was given, batch by batch, by their paths."""
+        firsts = (self.batch(self.leading or "", number)[0] for number in range(self.count))
+        return [
+            {r.path: r for r in first.records if r.io == "input" and r.leaf.is_tensor}
+            for first in firsts
+        ]
+
     def first_updated(self) -> int:
         """Return the first batch before which parameters changed: those are recorded again.
 
@@ -89,31 +97,34 @@ class Side:
 
 @dataclass(frozen=True)
 class Given:
-    """What the leading cell was given, batch by batch.
+    """What tells the rows of two sides' batches apart.
 
     Attributes:
-        paths: of its inputs that hold a row for each row of the batch.
+        inputs: of each side, batch by batch: path → the record. Of cells what the leading one was
+            given, of a key what was saved.
+        paths: of those that hold a row for each row of the batch, and the axis of the rows.
         rows: of each side, how many each batch has.
         kept: of each side, how many batches lie before an update.
-        stored: whether the elements of all of these inputs are at hand.
     """
 
+    inputs: Sequence[Sequence[Mapping[str, Record]]]
     paths: tuple[tuple[str, int], ...]
     rows: _Counts
     kept: tuple[int, int]
-    stored: bool
 
     @classmethod
-    def from_sides(cls, sides: tuple[Side, Side], *, regroup: bool = False) -> Given | None:
-        """Return what two sides were given; None where nothing says how many rows there are.
+    def of(
+        cls,
+        inputs: Sequence[Sequence[Mapping[str, Record]]],
+        kept: tuple[int, int],
+        *,
+        regroup: bool = False,
+    ) -> Given | None:
+        """Return what tells rows apart; None where nothing says how many there are.
 
         Args:
             regroup: where no sizes differ, what is given first is cut along its first axis.
         """
-        inputs = [
-            [_inputs(side.batch(side.leading or "", i)[0]) for i in range(side.count)]
-            for side in sides
-        ]
         found = {path: [[of.get(path) for of in side] for side in inputs] for path in inputs[0][0]}
         rows: _Counts | None = None
         paths: list[tuple[str, int]] = []
@@ -128,19 +139,30 @@ class Given:
             if sizes is not None and rows in (None, sizes):
                 rows = sizes
                 paths.append((path, 0))
-        if rows is None:
-            return None
-        kept = sides[0].first_updated(), sides[1].first_updated()
-        read = [
-            found[path] for side, n in zip(inputs, kept) for found in side[:n] for path, _ in paths
-        ]
-        return cls(tuple(paths), rows, kept, all(record.location is not None for record in read))
+        return None if rows is None else cls(inputs, tuple(paths), rows, kept)
 
     @property
-    def alike(self) -> bool:
+    def stored(self) -> bool:
+        """Whether the elements of all of these inputs are at hand."""
+        batches = (of for side, n in zip(self.inputs, self.kept) for of in side[:n])
+        return all(of[path].location is not None for of in batches for path, _ in self.paths)
+
+    @property
+    def of_one_size(self) -> bool:
         """Whether the batches that are compared with each other are of one size."""
         n = min(map(len, self.rows))
         return self.rows[0][:n] == self.rows[1][:n]
+
+    @property
+    def regrouped(self) -> bool:
+        """Whether two sides were given the same rows, in other places of their batches."""
+        if not self.stored:
+            return False
+        found = [
+            [row for number in range(n) for row in self.digests(side, number)]
+            for side, n in enumerate(self.kept)
+        ]
+        return found[0] != found[1] and sorted(found[0]) == sorted(found[1])
 
     @property
     def small(self) -> int:
@@ -150,20 +172,20 @@ class Given:
             return int(largest[1] < largest[0])
         return int(len(self.rows[1]) > len(self.rows[0]))
 
-
-def are_regrouped(sides: tuple[Side, Side], given: Given) -> bool:
-    """Return whether two sides were given the same rows, in other places of their batches."""
-    if not given.stored:
-        return False
-    found = [
-        [row for number in range(given.kept[i]) for row in _digests(side, number, given, i)]
-        for i, side in enumerate(sides)
-    ]
-    return found[0] != found[1] and sorted(found[0]) == sorted(found[1])
-
-
-def _inputs(entry: Entry) -> dict[str, Record]:
-    return {r.path: r for r in entry.records if r.io == "input" and r.leaf.is_tensor}
+    def digests(self, side: int, number: int) -> list[bytes]:
+        """Return what tells the rows of a batch apart: all that was given of each."""
+        hashes = [hashlib.blake2b(digest_size=16) for _ in range(self.rows[side][number])]
+        for path, axis in self.paths:
+            record = self.inputs[side][number][path]
+            try:
+                array = np.moveaxis(record.array(), axis, 0)
+                for one, row in zip(hashes, array):
+                    one.update(f"{path} {record.leaf.dtype} {row.shape} ".encode())
+                    one.update(np.ascontiguousarray(row).tobytes())
+            except (ArrayFileError, OSError):  # the record itself will be called unreadable
+                for row, one in enumerate(hashes):
+                    one.update(f"{side} {number} {row}".encode())
+        return [one.digest() for one in hashes]
 
 
 def _sizes(records: Sequence[Sequence[Record | None]], axis: int) -> _Counts | None:
@@ -202,41 +224,33 @@ class Rows:
     moved: bool
 
     @classmethod
-    def from_sides(cls, sides: tuple[Side, Side], small: int, given: Given) -> Rows:
-        """Bring the rows of both sides together by what the leading cell was given."""
-        large = [
-            ((number, row), digest)
-            for number in range(given.kept[1 - small])
-            for row, digest in enumerate(_digests(sides[1 - small], number, given, 1 - small))
-        ]
-        batches = [
-            _digests(sides[small], number, given, small) if number < given.kept[small] else None
-            for number in range(sides[small].count)
-        ]
-        whole = sum(given.rows[1 - small])
-        return cls.brought_together(given.rows[small], batches, large, whole, given_alike=True)
-
-    @classmethod
-    def brought_together(
+    def of(
         cls,
-        sizes: Sequence[int],
-        batches: Sequence[Sequence[bytes] | None],
-        large: Sequence[tuple[Row, bytes]],
-        whole: int,
+        given: Given,
+        small: int,
+        names: Callable[[int, int], Sequence[bytes]],
         *,
-        given_alike: bool,
+        same_given: bool = True,
     ) -> Rows:
-        """Bring rows together by what tells them apart.
+        """Bring the rows of both sides together by what tells them apart.
 
         Args:
-            sizes: how many rows each smaller batch has.
-            batches: what tells these apart; None for a batch that is not compared.
-            large: the rows of the larger batches that are compared, in order.
-            whole: how many rows all larger batches have.
-            given_alike: whether equal rows were given the same, so that one without a partner was
+            small: the side with the smaller batches.
+            names: returns what tells the rows of a side's batch apart.
+            same_given: whether equal rows were given the same, so that one without a partner was
                 given something else. Else a row that is compared may differ, and stands in its
                 order only if no other row of its pass has another place.
         """
+        sizes, kept = given.rows[small], given.kept
+        large = [
+            ((number, row), name)
+            for number in range(kept[1 - small])
+            for row, name in enumerate(names(1 - small, number))
+        ]
+        batches = [
+            names(small, number) if number < kept[small] else None for number in range(len(sizes))
+        ]
+        whole = sum(given.rows[1 - small])
         found: list[tuple[Row, ...] | None] = []
         same: list[bool] = []
         moved = False
@@ -246,7 +260,7 @@ class Rows:
             wanted = [
                 (start + i, row) for start, own in zip(starts, each) for i, row in enumerate(own)
             ]
-            partners = _partners(wanted, large, regular, given_alike)
+            partners = _partners(wanted, large, regular, same_given)
             order = [row for row, _ in partners if row is not None]
             moved |= any(x > y for x, y in itertools.pairwise(order))
             left = iter(partners)
@@ -255,18 +269,18 @@ class Rows:
                 rows = tuple(row for row, _ in of_own if row is not None)
                 known = of_own and len(rows) == len(of_own)  # not if one row is not
                 found.append(rows if known else None)
-                same += [alike for _, alike in of_own] if known else []
+                same += [equal for _, equal in of_own] if known else []
         return cls(tuple(found), sum(same), len(same) - sum(same), moved)
 
-    def how(self, alike: str = "inputs") -> Message:
+    def how(self, by: str = "inputs") -> Message:
         """Return how rows were brought together, as the end of a sentence.
 
         Args:
-            alike: what rows that are compared have in common: the same `inputs`, the
+            by: what rows that are compared have in common: the same `inputs`, the
                 same `bytes`, or that they are the `nearest`.
         """
         found = {"matched": bool(self.matched), "assumed": bool(self.assumed)}
-        return message("pairing.rows", alike=alike, moved=bool(self.moved), **found)
+        return message("pairing.rows", alike=by, moved=bool(self.moved), **found)
 
 
 def _passes(sizes: Sequence[int], whole: int) -> Iterator[tuple[list[int], bool]]:
@@ -287,28 +301,28 @@ def _partners(
     wanted: Sequence[tuple[int, bytes]],
     large: Sequence[tuple[Row, bytes]],
     regular: bool,
-    given_alike: bool,
+    same_given: bool,
 ) -> list[tuple[Row | None, bool]]:
-    """Return the row that is compared with each wanted one, and whether they are alike.
+    """Return the row that is compared with each wanted one, and whether the two are equal.
 
     Args:
         wanted: (place in the pass, what tells the row apart).
     """
-    alike = _alike(wanted, [digest for _, digest in large])
-    if not given_alike:
-        regular &= all(place in (None, own) for place, (own, _) in zip(alike, wanted))
-    taken = set(alike)
+    equal = _equal_rows(wanted, [digest for _, digest in large])
+    if not same_given:
+        regular &= all(place in (None, own) for place, (own, _) in zip(equal, wanted))
+    taken = set(equal)
     free = dict.fromkeys(place for place in range(len(large)) if place not in taken)
-    found = list(alike)
+    found = list(equal)
     for i, (own, _) in enumerate(wanted):
         if found[i] is None and regular and free:
             place = own if own in free else next(iter(free))
             found[i] = place
             del free[place]
-    return [(None if p is None else large[p][0], q is not None) for p, q in zip(found, alike)]
+    return [(None if p is None else large[p][0], q is not None) for p, q in zip(found, equal)]
 
 
-def _alike(wanted: Sequence[tuple[int, bytes]], large: Sequence[bytes]) -> list[int | None]:
+def _equal_rows(wanted: Sequence[tuple[int, bytes]], large: Sequence[bytes]) -> list[int | None]:
     """Return where each wanted row has an equal one: at its own place if it can, else first."""
     found = [own if own < len(large) and large[own] == digest else None for own, digest in wanted]
     taken = set(found)
@@ -320,21 +334,3 @@ def _alike(wanted: Sequence[tuple[int, bytes]], large: Sequence[bytes]) -> list[
         if found[i] is None and places[digest]:
             found[i] = places[digest].popleft()
     return found
-
-
-def _digests(side: Side, number: int, given: Given, index: int) -> list[bytes]:
-    """Return what tells the rows of a batch apart: all that the leading cell was given of each."""
-    rows = given.rows[index][number]
-    inputs = _inputs(side.batch(side.leading or "", number)[0])
-    hashes = [hashlib.blake2b(digest_size=16) for _ in range(rows)]
-    for path, axis in given.paths:
-        record = inputs[path]
-        try:
-            array = np.moveaxis(record.array(), axis, 0)
-            for one, row in zip(hashes, array):
-                one.update(f"{path} {record.leaf.dtype} {row.shape} ".encode())
-                one.update(np.ascontiguousarray(row).tobytes())
-        except (ArrayFileError, OSError):  # the record itself will be called unreadable
-            for row, one in enumerate(hashes):
-                one.update(f"{index} {number} {row}".encode())
-    return [one.digest() for one in hashes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,12 +15,17 @@ from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite, is_nan, is_number
 from mindrlhf_msprobe.storage.arrays.expression import (
     Expression,
-    InMemory,
     Permuted,
     Reordered,
     Reshaped,
+    Scaled,
+    Sum,
+    Tile,
+    Tiled,
     concatenated,
+    overlap,
     rows_of,
+    runs_of,
 )
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -59,6 +65,12 @@ class Composed(Record):
             return Record.array(self)
         return self.expression.array()
 
+    def opened(self) -> Expression:
+        """Return the elements as `Record.opened` does; those of all records that it is made of."""
+        if self.expression is None or self.location is None:
+            return Record.opened(self)
+        return self.expression.opened()
+
 
 class OfRecord(Expression):
     """The elements of a record, read by opening it."""
@@ -76,8 +88,8 @@ class OfRecord(Expression):
         return self.opened().numpy_dtype
 
     def opened(self) -> Expression:
-        """Return the record's elements, opened; see `opened`."""
-        found = opened(self.record)
+        """Return the record's elements, opened; see `Record.opened`."""
+        found = self.record.opened()
         if found.shape != self.shape:
             shapes = {"held": str(list(found.shape)), "recorded": str(list(self.shape))}
             raise ArrayFileError.saying("unread.other_shape", **shapes)
@@ -88,16 +100,152 @@ class OfRecord(Expression):
         return self.opened().box(start, shape)
 
 
-def opened(record: Record) -> Expression:
-    """Return the elements of a record, its files opened, to be read by boxes and spans.
+@dataclass(frozen=True)
+class Shard:
+    """What a rank holds of a value."""
 
-    Raises:
-        ArrayFileError: as `Record.array`.
+    rank: int
+    record: Record
+
+
+#: Of a part of a whole, its copies: each the shards whose sum or mean it is.
+Part = tuple[tuple[Shard, ...], ...]
+
+
+class Assembly(Expression):
+    """A whole that ranks hold in parts; of a part there may be copies, which need not be equal.
+
+    Args and attributes:
+        parts: of the whole, each with its copies.
+        tiles: where the parts lie in the whole; a tile's source is the number of its part.
+        divided_by: by what a sum of several shards is divided.
+        times: by what elements are multiplied.
+        leaves: the descriptions of the whole, by which copies are taken.
+        of: how many ranks the run has.
+        is_cut: whether it is some rows of what the ranks hold.
+        taken: which copy of each part is read, the last one where there are fewer.
     """
-    made_of = record.expression if isinstance(record, Composed) else None
-    if made_of is None or record.location is None:
-        return InMemory(record.array())
-    return made_of.opened()
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        tiles: Sequence[Tile],
+        *,
+        leaves: Sequence[Leaf],
+        divided_by: int = 1,
+        times: float = 1.0,
+        of: int = 1,
+        is_cut: bool = False,
+    ) -> None:
+        copies = []
+        for terms in itertools.chain.from_iterable(parts):
+            each = [OfRecord(shard.record) for shard in terms]
+            copies.append(each[0] if len(each) == 1 else Sum(each, divided_by))
+        super().__init__(leaves[0].shape or (), copies)
+        self.parts, self.tiles, self.leaves = tuple(parts), tuple(tiles), tuple(leaves)
+        self.divided_by, self.times, self.of, self.is_cut = divided_by, times, of, is_cut
+        self.taken = 0
+
+    def __str__(self) -> str:
+        return str(self._whole(self.sources))
+
+    @property
+    def copies(self) -> int:
+        """How many copies there are of the part that has the most."""
+        return max(map(len, self.parts), default=1)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that hold some of it."""
+        copies = itertools.chain.from_iterable(self.parts)
+        return sorted({shard.rank for terms in copies for shard in terms})
+
+    def terms(self, tile: Tile, number: int) -> tuple[Shard, ...]:
+        """Return the shards that a copy of a tile is the sum of."""
+        copies = self.parts[tile.source]
+        return copies[min(number, len(copies) - 1)]
+
+    def taking(self, number: int) -> Assembly:
+        """Return the same of another copy of each part."""
+        found = self.over(self.sources)
+        found.taken = number
+        return found
+
+    def added(self) -> Expression:
+        """Return the same with the copies of a part as terms of one sum."""
+        all_terms = [sorted(itertools.chain(*part), key=lambda s: s.rank) for part in self.parts]
+        return Assembly(
+            [(tuple(terms),) for terms in all_terms],
+            self.tiles,
+            leaves=self.leaves,
+            divided_by=self.divided_by,
+            times=self.times,
+        )
+
+    def opened(self) -> Expression:
+        """Return the whole of shards that are opened: all, those of other copies, too."""
+        return self._whole([source.opened() for source in self.sources])
+
+    def box(self, start: Sequence[int], shape: Sequence[int]) -> np.ndarray:
+        """Return the elements of a box, as `Expression.box` says."""
+        return self._whole(self.sources).box(start, shape)
+
+    def _whole(self, copies: Sequence[Expression]) -> Expression:
+        left, parts = iter(copies), []
+        for part in self.parts:
+            own = [next(left) for _ in part]
+            parts.append(own[min(self.taken, len(own) - 1)])
+        whole = Tiled(parts, self.tiles, self.shape)
+        return whole if self.times == 1.0 else Scaled(whole, self.times)
+
+    @classmethod
+    def of_rows(
+        cls, sources: Sequence[tuple[Assembly, Sequence[int]]], axis: int, each: int, leaf: Leaf
+    ) -> Assembly:
+        """Return rows of several, one behind the other; the arguments are those of `rows_of`."""
+        parts: list[Part] = []
+        tiles: list[Tile] = []
+        numbers: dict[tuple[int, int], int] = {}  # of the parts that have some of these rows
+        at = 0
+        for made, (begin, count) in (
+            (made, run) for made, rows in sources for run in runs_of(rows)
+        ):
+            low, sizes = [0] * len(made.shape), [*made.shape]
+            low[axis], sizes[axis] = begin * each, count * each
+            for tile in made.tiles:
+                if (common := overlap((low, sizes), (tile.start, tile.shape))) is not None:
+                    own = (b + n - s for b, n, s in zip(tile.begin, common[0], tile.start))
+                    start = [*common[0]]
+                    start[axis] += at - low[axis]
+                    number = numbers.setdefault((id(made), tile.source), len(parts))
+                    parts += [made.parts[tile.source]] if number == len(parts) else []
+                    tiles.append(Tile(tuple(start), common[1], number, tuple(own)))
+            at += sizes[axis]
+        first = sources[0][0]
+        return cls(
+            parts,
+            tiles,
+            leaves=[leaf],
+            divided_by=first.divided_by,
+            times=first.times,
+            of=first.of,
+            is_cut=True,
+        )
+
+
+def assembly_of(record: Record) -> Assembly | None:
+    """Return what a record of several ranks is put together from; None for any other."""
+    found = record.expression if isinstance(record, Composed) else None
+    return found if isinstance(found, Assembly) else None
+
+
+def taking(record: Record, number: int) -> Record:
+    """Return a record with another copy of each of its parts; any other as it is."""
+    made = assembly_of(record)
+    if made is None or not isinstance(record, Composed):
+        return record
+    leaf = made.leaves[min(number, len(made.leaves) - 1)]
+    return replace(record, leaf=leaf, expression=made.taking(number))
 
 
 def composed(record: Record, **changes: Any) -> Composed:
@@ -120,9 +268,17 @@ def cut_out(
         sources: the records, and the rows of each, in this order.
         axis, each: along which axis the rows lie, and how many places each has there.
     """
-    made_of = rows_of([(OfRecord(source), rows) for source, rows in sources], axis, each)
-    old = record.leaf
-    leaf = Leaf(old.type, old.dtype, made_of.shape, data_name=old.data_name)
+    old, shape = record.leaf, [*(sources[0][0].leaf.shape or ())]
+    shape[axis] = each * sum(len(rows) for _, rows in sources)
+    leaf = Leaf(old.type, old.dtype, tuple(shape), data_name=old.data_name)
+    of_ranks = [(assembly_of(source), rows) for source, rows in sources]
+    assemblies = [(made, rows) for made, rows in of_ranks if made is not None]
+    made_of: Expression
+    reduced = {(made.divided_by, made.times) for made, _ in assemblies}
+    if len(assemblies) == len(sources) and len(reduced) == 1:
+        made_of = Assembly.of_rows(assemblies, axis, each, leaf)
+    else:
+        made_of = rows_of([(OfRecord(source), rows) for source, rows in sources], axis, each)
     return composed(record, leaf=leaf, expression=made_of)
 
 

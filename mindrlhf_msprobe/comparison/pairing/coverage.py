@@ -108,24 +108,17 @@ def why_no_entry(
     if not config.records_phase(phase):
         return message("coverage.phase_off", phase=phase.name, switch=phase.switch)
     if is_optimizer_state(entry.cell):
-        return _why_no_state(config, coverage, phase, entry) or removed
+        if not config.optimizer_state:
+            return message("coverage.optimizer_state_off")
+        unknown = next(iter(reasons_of(coverage, OPTIMIZERS, phase.role)), None)
+        not_then = unknown or _why_not_time(config, phase, entry)
+        return not_then or _why_not_rank(config, entry.rank) or removed
     return (
         _why_not_time(config, phase, entry)
         or _why_not_chosen(config, entry, other)
         or _why_not_rank(config, entry.rank)
         or removed
     )
-
-
-def _why_no_state(
-    config: ProbeConfig, coverage: Mapping[str, Any], phase: Phase, entry: Entry
-) -> Message | None:
-    """Return why a run does not hold the state of an optimizer, or None if it should."""
-    if not config.optimizer_state:
-        return message("coverage.optimizer_state_off")
-    if reasons := reasons_of(coverage, OPTIMIZERS, phase.role):
-        return reasons[0]
-    return _why_not_time(config, phase, entry) or _why_not_rank(config, entry.rank)
 
 
 def _why_removed(coverage: Mapping[str, Any], kind: str) -> Message | None:
@@ -157,9 +150,18 @@ def _why_not_chosen(config: ProbeConfig, entry: Entry, other: ProbeConfig | None
     Args:
         other: the configuration of the run that holds it.
     """
-    if not _records_cell_of(config, entry):
+    cell = entry.around if is_operator(entry.name) else entry.cell
+    if cell is None:  # around an operator, and not known: it may be one that was left out
+        is_chosen = not (config.include or config.exclude)
+    else:
+        is_chosen = config.records_cell(cell)
+    if not is_chosen:
         return message("coverage.cells_left_out")
-    if not _records_entry(config, entry):
+    named = [entry.name]
+    if entry.direction == PARAMETERS_GRAD:  # they follow the backward entry
+        head, _, number = entry.name.rpartition(f".{PARAMETERS_GRAD}.")
+        named.append(f"{head}.backward.{number}")
+    if not any(map(config.records_entry, named)):
         return message("coverage.entries_left_out", entries=list(config.entries))
     if config.scope and (other is None or other.scope != config.scope):
         first, last = config.scope[0], config.scope[1]
@@ -169,18 +171,6 @@ def _why_not_chosen(config: ProbeConfig, entry: Entry, other: ProbeConfig | None
         chosen = list(config.directions)
         return message("coverage.direction_off", direction=direction, directions=chosen)
     return None
-
-
-def _records_cell_of(config: ProbeConfig, entry: Entry) -> bool:
-    """Return whether the cell of an entry, or the one around an operator, is one of those chosen.
-
-    Where it is not known which one that is, the operator may lie in one that was left out.
-    """
-    if not is_operator(entry.name):
-        return config.records_cell(entry.cell)
-    if entry.around is None:
-        return not (config.include or config.exclude)
-    return config.records_cell(entry.around)
 
 
 def why_no_level(
@@ -229,15 +219,6 @@ def why_no_part(config: ProbeConfig | None, io: str) -> Message | None:
     if part is not None and part not in config.parts:
         return message("coverage.part_off", part=io, parts=list(config.parts))
     return None
-
-
-def _records_entry(config: ProbeConfig, entry: Entry) -> bool:
-    """Return whether an entry passes `entries`; parameters_grad follows its backward."""
-    if entry.direction == PARAMETERS_GRAD:
-        head, _, number = entry.name.rpartition(f".{PARAMETERS_GRAD}.")
-        if config.records_entry(f"{head}.backward.{number}"):
-            return True
-    return config.records_entry(entry.name)
 
 
 def _why_not_step(config: ProbeConfig, step: int) -> Message | None:

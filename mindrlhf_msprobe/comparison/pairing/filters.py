@@ -12,7 +12,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.printable import spans
-from mindrlhf_msprobe.comparison.pairing.names import NameRule
+from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRules
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA
 from mindrlhf_msprobe.errors import UsageError, nearest_of
@@ -65,7 +65,7 @@ class Filters:
         """Return whether a pair is left out by its name; what could not be read never is."""
         if not self.by_name or pair.record.leaf.type == "unreadable":
             return False
-        names = [record.name for record in (pair.a, pair.b) if record is not None]
+        names = [record.name for record in pair.records]
         include, exclude = (
             any(pattern(text).search(name) for text in texts for name in names)
             for texts in (self.include, self.exclude)
@@ -272,7 +272,7 @@ class StepFilter:
     """What is not compared in one step, and why.
 
     Args:
-        unlike_phases: two phases that are called otherwise are compared: each may do what the
+        unlike_phases: two phases that are called by other names are compared: each may do what the
             other never does.
         rules: how cells of A are called in B.
         cut: both sides, and how batches of unlike size were brought together.
@@ -283,7 +283,7 @@ class StepFilter:
         chosen: Filters,
         cut: CutStep,
         unlike_phases: bool = False,
-        rules: Sequence[NameRule] = (),
+        rules: NameRules = NO_RULES,
     ) -> None:
         self._chosen, self._cut, self._data = chosen, cut, cut.data
         self._unlike, self._rules = unlike_phases, rules
@@ -340,11 +340,11 @@ class StepFilter:
         names = {pair.entry.cell}
         cells = self._forward_cells[missing]
         if missing == 1:
-            names |= {new for rule in self._rules if (new := rule.rename(pair.entry.cell))}
+            names |= self._rules.names_of(pair.entry.cell)
         if names & cells:
             return message("coverage.phase_with_fewer_calls")
         # A network runs in another wrapper, with a loss beside it, say. Where no cell of one phase
-        # runs in the other, they are called otherwise, which is no reason to leave them out.
+        # runs in the other, they have other names, which is no reason to leave them out.
         return (
             message("coverage.phase_without_cells")
             if self._forward_cells[0] & self._forward_cells[1]
@@ -354,7 +354,7 @@ class StepFilter:
     @cached_property
     def _forward_cells(self) -> list[set[str]]:
         cells = [{e.cell for e in side.entries if e.direction == "forward"} for side in self._data]
-        cells[0] |= {new for c in cells[0] for rule in self._rules if (new := rule.rename(c))}
+        cells[0] |= {new for cell in cells[0] for new in self._rules.names_of(cell)}
         return cells
 
     def _what(self, pair: Pair, missing: int) -> str:

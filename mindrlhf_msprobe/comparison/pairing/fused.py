@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -17,8 +17,13 @@ import numpy as np
 import xxhash
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.pairing.composed import opened
-from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import FUSED
+from mindrlhf_msprobe.comparison.pairing.mapping import (
+    NONE_FUSED,
+    FusedRule,
+    FusedRules,
+    interleaved,
+)
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, of_any_layer, with_numbers
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays.npy import (
@@ -35,21 +40,6 @@ _ENOUGH_COLUMNS = 64  # that tell in which order the rows are
 _NEAR = 0.5  # of its norm, that a row may be away from the one that it is; others are further
 #: Of the fused weight and of its parts: whether they are [inputs, outputs]. The first that fits.
 _ORIENTATIONS = ((False, False), (True, True), (True, False), (False, True))
-
-#: What fused cells are called, and their parts, in networks of MindFormers, vLLM and Hugging Face.
-PRESETS: tuple[tuple[tuple[str, ...], tuple[tuple[str, ...], ...]], ...] = (
-    (
-        ("w_qkv", "wqkv", "qkv", "qkv_proj", "linear_qkv", "query_key_value"),
-        (
-            *(("wq", "wk", "wv"), ("q_proj", "k_proj", "v_proj"), ("q", "k", "v")),
-            *(("linear_q", "linear_k", "linear_v"), ("query", "key", "value")),
-        ),
-    ),
-    (
-        ("w_gate_hidden", "gate_up_proj", "linear_fc1"),
-        (("w1", "w3"), ("gate_proj", "up_proj"), ("gating", "hidden")),
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -83,6 +73,7 @@ def find_fused(
         rollout, training: parameters by name that the other network has not.
         rules: what a user says of fused cells; it counts where the values of no layer say it.
     """
+    rules = FusedRules(rules) if not isinstance(rules, FusedRules) else rules
     found: dict[str, Fused] = {}
     left = {name: record for name, record in rollout.items() if _matrix(record)}
     for dtype, transposed in product((None, *ROUNDED), _ORIENTATIONS):
@@ -99,7 +90,7 @@ def find_fused(
         shape, cell = _matrix(record), cell_of_parameter(name)
         assert shape is not None
         said = by_rule(cell, shape, rules, shapes)
-        if said is None and (other := _as_elsewhere(cell, found.values())) is not None:
+        if said is None and (other := _as_in_other_layers(cell, found.values())) is not None:
             rows = _rows_as(shape, other.parts, shapes, (other.transposed, other.parts_transposed))
             said = other if rows and sum(rows) == len(other.order) else None
         fused = said or _by_preset(cell, shape, shapes)
@@ -107,7 +98,7 @@ def find_fused(
             of = usual if not said else found
             of[cell] = _as_it_agrees(fused, name, record, training, shapes, any_groups=not said)
     for cell, fused in usual.items():
-        most = _as_elsewhere(cell, usual.values())
+        most = _as_in_other_layers(cell, usual.values())
         found[cell] = most if most and len(most.order) == len(fused.order) else fused
     return found
 
@@ -130,43 +121,69 @@ def find_usual(wholes: Mapping[str, Record], parts: Mapping[str, Record]) -> lis
             if fused and not (fused.transposed or fused.parts_transposed):
                 layers[of_any_layer(fused.cell)][name] = fused
     found = []
-    for alike in layers.values():
+    for of_layer in layers.values():
         together: Counter[int] = Counter()
-        for name, fused in alike.items():
-            together.update(_rows_together(fused, name, wholes[name], parts))
+        for name, fused in of_layer.items():
+            as_stored = _ORIENTATIONS[:1]
+            fitting = _candidates(fused, name, wholes[name], parts, as_stored, any_groups=True)
+            for groups, _, mine, apart in fitting:
+                near = np.linalg.norm(apart, axis=1) <= _NEAR * np.linalg.norm(mine, axis=1)
+                together[groups] += int(np.count_nonzero(near))
         groups = max(together, key=lambda groups: (together[groups], -groups), default=1)
-        if 2 * together[groups] <= sum(len(fused.order) for fused in alike.values()):
+        if 2 * together[groups] <= sum(len(fused.order) for fused in of_layer.values()):
             groups = 1
-        for fused in alike.values():
+        for fused in of_layer.values():
             order = interleaved([shapes[part][0] for part in fused.parts], groups)
             found.append(fused if order is None else replace(fused, order=order))
     return found
 
 
-def _rows_together(
-    fused: Fused, name: str, record: Record, training: Mapping[str, Record]
-) -> dict[int, int]:
-    """Return how many rows of a fused weight are near those of its parts, by number of groups."""
+def _candidates(
+    fused: Fused,
+    name: str,
+    record: Record,
+    training: Mapping[str, Record],
+    turns: Sequence[tuple[bool, bool]],
+    *,
+    any_groups: bool,
+) -> Iterator[tuple[int, Fused, np.ndarray, np.ndarray]]:
+    """Yield how a fused weight may be made of its parts, by their first columns.
+
+    Each is how many times the parts alternate in its rows (1: as `fused` says), the cell so made,
+    the rows of its weight, and how far those of the parts are from them. There is none where a part
+    is missing, or elements cannot be read.
+
+    Args:
+        name, record: the fused weight.
+        training: parameters of the parts.
+        turns: whether the fused weight is transposed, and whether its parts are.
+        any_groups: whether the parts may alternate in any number of groups.
+    """
+    parts = parts_of(fused, name, training)
+    if parts is None or any(of.leaf.why is not None for of in (record, *parts)):
+        return
     try:
-        each = parts_of(fused, name, training) or ()
-        if not each or any(of.leaf.why is not None for of in (record, *each)):
-            return {}
-        mine, *theirs = (_first_columns(of) for of in (record, *each))
+        read = [
+            [_first_columns(record, own), *(_first_columns(part, others) for part in parts)]
+            for own, others in turns
+        ]
     except (ArrayFileError, RunError):
-        return {}
-    rows, sizes, found = np.concatenate(theirs), [len(part) for part in theirs], {}
-    enough = _NEAR * np.linalg.norm(mine, axis=1)
-    for groups in range(1, math.gcd(*sizes) + 1):
-        order = interleaved(sizes, groups)
-        if order is not None:
-            apart = np.linalg.norm(mine - rows[order], axis=1)
-            found[groups] = int(np.count_nonzero(apart <= enough))
-    return found
+        return
+    for (own, others), (mine, *theirs) in zip(turns, read):
+        rows, sizes = np.concatenate(theirs), [len(part) for part in theirs]
+        for groups in range(1, (math.gcd(*sizes) if any_groups else 1) + 1):
+            order = fused.order if groups == 1 else interleaved(sizes, groups)
+            if order is not None:
+                made = replace(fused, order=order, transposed=own, parts_transposed=others)
+                yield groups, made, mine, mine - rows[order]
 
 
-def _first_columns(record: Record) -> np.ndarray:
+def _first_columns(record: Record, transposed: bool) -> np.ndarray:
     rows, columns = _matrix(record) or (0, 0)
-    box = opened(record).box((0, 0), (rows, min(columns, _ENOUGH_COLUMNS)))
+    if transposed:
+        box = record.opened().box((0, 0), (min(rows, _ENOUGH_COLUMNS), columns)).T
+    else:
+        box = record.opened().box((0, 0), (rows, min(columns, _ENOUGH_COLUMNS)))
     return np.asarray(box, np.float32)
 
 
@@ -181,7 +198,7 @@ def find_reordered(
     Args:
         rollout, training: parameters of the same names and shapes that are unlike.
     """
-    usual = {name for names, _ in PRESETS for name in names}
+    usual = {name for names, _ in FUSED for name in names}
     found: dict[str, Fused] = {}
     for name, record in rollout.items():
         cell = cell_of_parameter(name)
@@ -216,37 +233,24 @@ def _as_it_agrees(
         training: parameters of the parts, and `shapes` of the weights of their cells.
         any_groups: whether the parts may also alternate in its rows, in any number of groups.
     """
-    parts = parts_of(fused, name, training)
-    ways = [
-        (own, others)
-        for own, others in _ORIENTATIONS
-        if _rows_as(_matrix(record) or (0, 0), fused.parts, shapes, (own, others))
+    turns = [
+        turned
+        for turned in _ORIENTATIONS
+        if _rows_as(_matrix(record) or (0, 0), fused.parts, shapes, turned)
     ]
-    if parts is None or (len(ways) < 2 and not any_groups):
-        return fused
-    try:
-        whole, *each = (np.asarray(of.array(), np.float32) for of in (record, *parts))
-    except (ArrayFileError, RunError):
-        return fused
-
     best, least = fused, None
-    for own, others in ways:
-        mine = (whole.T if own else whole)[:, :_ENOUGH_COLUMNS]
-        theirs = [(part.T if others else part)[:, :_ENOUGH_COLUMNS] for part in each]
-        rows = np.concatenate(theirs)
-        sizes = [len(part) for part in theirs]
-        most = math.gcd(*sizes) if any_groups else 0
-        alternating = (interleaved(sizes, groups) for groups in range(2, most + 1))
-        for order in (fused.order, *(of for of in alternating if of is not None)):
-            apart = float(np.linalg.norm(mine - rows[order]))
-            if least is None or apart < least:  # where it is NaN, the first one
-                best = replace(fused, order=order, transposed=own, parts_transposed=others)
-                least = apart
+    if len(turns) < 2 and not any_groups:
+        return best
+    fitting = _candidates(fused, name, record, training, turns, any_groups=any_groups)
+    for _, made, _, apart in fitting:
+        distance = float(np.linalg.norm(apart))
+        if least is None or distance < least:  # where it is NaN, the first one
+            best, least = made, distance
     return best
 
 
 def _matrix(record: Record) -> tuple[int, int] | None:
-    """Return the shape of a matrix; None of what is none."""
+    """Return the shape of a matrix; None of any other."""
     shape = record.leaf.shape or ()
     return (shape[0], shape[1]) if len(shape) == 2 and all(shape) else None
 
@@ -263,9 +267,9 @@ def by_rule(
         shape: of its weight.
         shapes: of the weights of the training network's cells.
     """
-    for rule in rules:
-        parts = rule.parts_of(cell)
-        if parts is not None and all(part in shapes for part in parts):
+    rules = FusedRules(rules) if not isinstance(rules, FusedRules) else rules
+    for rule, parts in rules.meaning(cell):
+        if all(part in shapes for part in parts):
             return _of_parts(cell, shape, parts, shapes, rule.order)
     return None
 
@@ -277,7 +281,7 @@ def _of_parts(
     shapes: Mapping[str, tuple[int, int]],
     order_of: Callable[[Sequence[int]], np.ndarray | None],
 ) -> Fused | None:
-    """Return a cell that is made of parts, read in the first way in which the shapes fit."""
+    """Return a cell that is made of parts, read as the shapes fit first."""
     for transposed in _ORIENTATIONS:
         rows = _rows_as(shape, parts, shapes, transposed)
         order = order_of(rows) if rows else None
@@ -341,14 +345,14 @@ def lower_dtype(a: Record, b: Record, other: str | None = None) -> str | None:
 def _in_their_layers(
     found: Mapping[str, Fused],
     cells: Sequence[str],
-    rules: Sequence[FusedRule],
+    rules: FusedRules,
     shapes: Mapping[str, tuple[int, int]],
 ) -> dict[str, Fused]:
     """Return the fused cells with the parts of their own layers.
 
     Rows that are those of another layer than a user or the other layers say are weights that were
     mixed up: they tell the order of the rows, and are no reason to compare with that layer. Layers
-    are numbered otherwise only where each of them has its parts under that number.
+    are counted from another number only where each of them has its parts under that number.
 
     Args:
         cells: all of the rollout network that have a matrix.
@@ -356,19 +360,19 @@ def _in_their_layers(
     usual: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
     for cell, fused in found.items():
         usual[of_any_layer(cell)].update({s for part in fused.parts if (s := _shift(cell, part))})
-    alike: dict[str, list[str]] = defaultdict(list)
+    by_kind: dict[str, list[str]] = defaultdict(list)
     for cell in cells:
-        alike[of_any_layer(cell)].append(cell)
+        by_kind[of_any_layer(cell)].append(cell)
     shifts: dict[str, tuple[int, ...]] = {}  # of most layers
 
     def holds(shift: Sequence[int], of: Fused) -> bool:
         """Return whether the cells of all layers have their parts so far from their numbers."""
-        cells = alike[of_any_layer(of.cell)]
+        cells = by_kind[of_any_layer(of.cell)]
         return all(_own_part(c, part, (), shift) in shapes for c in cells for part in of.parts)
 
     result = {}
     for cell, fused in found.items():
-        named = next((p for rule in rules if (p := rule.parts_of(cell)) is not None), None)
+        named = rules.parts_of(cell)
         kind = of_any_layer(cell)
         if kind not in shifts:
             seen = usual[kind]  # by the rows, how often
@@ -441,6 +445,14 @@ def row_keys(
     return np.array([xxhash.xxh3_64_intdigest(row.data) for row in rows], np.uint64)
 
 
+def order_between(mine: np.ndarray, theirs: np.ndarray) -> np.ndarray | None:
+    """Return which of `mine` each row of `theirs` is, given their keys; None if they are others."""
+    places = {key: number for number, key in enumerate(mine.tolist())}
+    order = np.array([places.get(key, -1) for key in theirs.tolist()], np.int64)
+    each_once = len(places) == len(mine) and np.array_equal(np.sort(order), np.arange(len(mine)))
+    return order if each_once else None
+
+
 def _by_rows(name: str, mine: np.ndarray, training: Mapping[str, np.ndarray]) -> Fused | None:
     """Return the parts whose rows are exactly those of a weight, or None."""
     places: dict[int, list[tuple[str, int]]] = {}
@@ -464,18 +476,18 @@ def _by_rows(name: str, mine: np.ndarray, training: Mapping[str, np.ndarray]) ->
     return Fused(cell_of_parameter(name), tuple(map(cell_of_parameter, names)), order)
 
 
-def _as_elsewhere(cell: str, known: Iterable[Fused]) -> Fused | None:
+def _as_in_other_layers(cell: str, known: Iterable[Fused]) -> Fused | None:
     """Return what holds for the cells of the same name in most other layers."""
     numbers = NUMBER.findall(cell)
-    alike = []
+    others = []
     for fused in known:
         if of_any_layer(fused.cell) == of_any_layer(cell):
             before = NUMBER.findall(fused.cell)
             if all(NUMBER.findall(part) == before for part in fused.parts):
                 parts = tuple(with_numbers(part, numbers) for part in fused.parts)
-                alike.append(replace(fused, cell=cell, parts=parts))
-    ways = [(one.parts, one.order.tobytes()) for one in alike]
-    return max(alike, key=lambda one: ways.count((one.parts, one.order.tobytes())), default=None)
+                others.append(replace(fused, cell=cell, parts=parts))
+    said = [(one.parts, one.order.tobytes()) for one in others]
+    return max(others, key=lambda one: said.count((one.parts, one.order.tobytes())), default=None)
 
 
 def _by_preset(
@@ -483,7 +495,7 @@ def _by_preset(
 ) -> Fused | None:
     """Return what a preset says of a cell: its parts one behind the other."""
     around, _, own = cell.rpartition(".")
-    for names, each in PRESETS:
+    for names, each in FUSED:
         for parts in each if own in names else ():
             cells = tuple(f"{around}.{part}" if around else part for part in parts)
             if all(part in shapes for part in cells):
@@ -491,46 +503,45 @@ def _by_preset(
     return None
 
 
-def as_most(found: Iterable[Fused], rules: Sequence[FusedRule] = ()) -> list[Fused]:
+def as_most(found: Iterable[Fused], rules: FusedRules = NONE_FUSED) -> list[Fused]:
     """Return fused cells whose rows are in the order that most layers have.
 
-    A network reads the rows of all its layers alike: of one that has queries where the others have
-    keys, the weight is wrong. Of orders that as many layers have, what the caller says counts, then
-    the usual one.
+    A network reads the rows of all its layers in one order: of one that has queries where the
+    others have keys, the weight is wrong. Of orders that as many layers have, what the caller says
+    counts, then the usual one.
 
     Args:
         rules: what the caller says.
     """
     cells = [*found]
-    votes: dict[str, Counter[_Way]] = defaultdict(Counter)
+    votes: dict[str, Counter[_RowOrder]] = defaultdict(Counter)
     for fused in cells:
-        votes[of_any_layer(fused.cell)][_way(fused)] += 1
+        votes[of_any_layer(fused.cell)][_row_order(fused)] += 1
     result = []
     for fused in cells:
-        parts = next((p for rule in rules if (p := rule.parts_of(fused.cell)) is not None), ())
-        said = [*map(of_any_layer, parts)] or _USUAL
+        said = [*map(of_any_layer, rules.parts_of(fused.cell) or ())] or _USUAL
         of_kind = votes[of_any_layer(fused.cell)]
-        best = max(of_kind, key=lambda way: (of_kind[way], _stands_as(way, said)))
+        best = max(of_kind, key=lambda found: (of_kind[found], _stands_as(found, said)))
         names, order, turned = best
         own = [p for name in names for p in fused.parts if of_any_layer(p) == name]
-        if len(own) == len(fused.parts) and best != _way(fused):
+        if len(own) == len(fused.parts) and best != _row_order(fused):
             fused = Fused(fused.cell, tuple(own), np.array(order), *turned)
         result.append(fused)
     return result
 
 
 #: The parts by their names in any layer, the order of their rows, and what is transposed.
-_Way = tuple[tuple[str, ...], tuple[int, ...], tuple[bool, bool]]
-_USUAL = [part for _, each in PRESETS for parts in each for part in parts]
+_RowOrder = tuple[tuple[str, ...], tuple[int, ...], tuple[bool, bool]]
+_USUAL = [part for _, each in FUSED for parts in each for part in parts]
 
 
-def _way(fused: Fused) -> _Way:
+def _row_order(fused: Fused) -> _RowOrder:
     names = tuple(map(of_any_layer, fused.parts))
     return names, tuple(fused.order.tolist()), (fused.transposed, fused.parts_transposed)
 
 
-def _stands_as(way: _Way, said: Sequence[str]) -> bool:
+def _stands_as(found: _RowOrder, said: Sequence[str]) -> bool:
     """Return whether parts stand in an order of names: whole ones, or what cells are called."""
-    found = [next((n for n in (p, p.rpartition(".")[2]) if n in said), "") for p in way[0]]
-    places = [said.index(name) for name in found if name]
-    return len(places) == len(way[0]) and places == sorted(places)
+    names = [next((n for n in (p, p.rpartition(".")[2]) if n in said), "") for p in found[0]]
+    places = [said.index(name) for name in names if name]
+    return len(places) == len(found[0]) and places == sorted(places)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from functools import partial
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.pairing.batch_rows import Rows, unlike_axes
+from mindrlhf_msprobe.comparison.pairing.batch_rows import Given, Rows, unlike_axes
 from mindrlhf_msprobe.comparison.pairing.composed import cut_out
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across
-from mindrlhf_msprobe.comparison.pairing.names import NameRule
+from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRules
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
@@ -48,7 +46,7 @@ class CutStep:
     extra: Mapping[Alone, Message] = field(default_factory=dict)
     cut: Mapping[str | None, int] = field(default_factory=dict)
     gradients: Message | None = None
-    rules: tuple[NameRule, ...] = ()
+    rules: NameRules = NO_RULES
     across: Across | None = None
     of_phase: Mapping[str, CutStep] = field(default_factory=dict)
 
@@ -118,31 +116,28 @@ def _cut(
     """Return which side is the larger one, its pieces, the saves without one, and how."""
     records = [[datum.records[0] for datum in side] for side in saves]
     axes = unlike_axes([*records[0], *records[1]])
-    if axes is None or len(axes) > 1 or not (axes or regroup):
+    inputs = [[{"": record} for record in side] for side in records]
+    given = Given.of(inputs, (len(records[0]), len(records[1])), regroup=regroup)
+    if axes is None or len(axes) > 1 or given is None or (given.of_one_size and not regroup):
         return None  # nothing tells along which axis rows lie
-    axis = axes[0] if axes else 0
-    sizes = [[(record.leaf.shape or ())[axis] for record in side] for side in records]
-    n = min(map(len, sizes))
-    if sizes[0][:n] == sizes[1][:n] and not regroup:
-        return None
-    large = int(max(sizes[1]) > max(sizes[0]))
-    small = 1 - large
-    alike = "bytes"  # what the rows have in common
+    ((_, axis),) = given.paths
+    large = int(max(given.rows[1]) > max(given.rows[0]))
+    small, by = 1 - large, "bytes"  # what the rows have in common
     try:
-        rows = [
-            ((number, row), digest)
-            for number, record in enumerate(records[large])
-            for row, digest in enumerate(_digests(record, axis))
-        ]
-        names = [_digests(record, axis) for record in records[small]]
-        together = partial(Rows.brought_together, sizes[small], whole=len(rows), given_alike=False)
-        found = together(names, rows)
-        if not found.matched and (near := _nearest(records[small], records[large], axis)):
-            found = together(near, [(row, _name(i)) for i, (row, _) in enumerate(rows)])
-            alike = "nearest"
+        for record in (*records[0], *records[1]):
+            record.array()
     except (ArrayFileError, OSError):
         return None  # said of the record itself
-    if regroup and sizes[0] == sizes[1] and not found.moved:
+    found = Rows.of(given, small, given.digests, same_given=False)
+    if not found.matched and (near := _nearest(records[small], records[large], axis)):
+        starts = [0, *itertools.accumulate(given.rows[large])]
+
+        def names(side: int, number: int) -> list[bytes]:
+            own = range(starts[number], starts[number + 1]) if side == large else ()
+            return [*map(_name, own)] if side == large else near[number]
+
+        found, by = Rows.of(given, small, names, same_given=False), "nearest"
+    if regroup and given.rows[0] == given.rows[1] and not found.moved:
         return None
     pieces, unknown = [], []
     for datum, own in zip(saves[small], found.of_batch):
@@ -153,14 +148,7 @@ def _cut(
         piece = cut_out(sources[0][0], sources, axis)
         first = saves[large][own[0][0]]
         pieces.append(replace(first, micro_step=datum.micro_step, records=(piece,)))
-    return large, pieces, unknown, found.how(alike)
-
-
-def _digests(record: Record, axis: int) -> list[bytes]:
-    rows = np.moveaxis(record.array(), axis, 0)
-    return [
-        hashlib.blake2b(np.ascontiguousarray(r).tobytes(), digest_size=16).digest() for r in rows
-    ]
+    return large, pieces, unknown, found.how(by)
 
 
 def _name(row: int) -> bytes:

@@ -10,8 +10,10 @@ model.layers.*.mlp.gate_up:                                 # or interleaved, in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,13 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.yaml_file import read_rules
-from mindrlhf_msprobe.comparison.pairing.names import NameRule, check_no_circle, name_rule
+from mindrlhf_msprobe.comparison.pairing.names import (
+    NO_RULES,
+    NameRule,
+    NameRules,
+    check_no_circle,
+    name_rule,
+)
 from mindrlhf_msprobe.errors import ConfigError
 
 _MOST_GROUPS = 1 << 16
@@ -52,12 +60,58 @@ class FusedRule:
         return interleaved(sizes, self.groups)
 
 
+class FusedRules(tuple[FusedRule, ...]):
+    """The lines of a mapping about cells that are several, in their order.
+
+    Attributes:
+        own: what the caller calls a cell → the name by which it is looked up; others keep theirs.
+        common: returns the name of a part by what the caller calls it; None: it is left out.
+    """
+
+    own: Mapping[str, str] = MappingProxyType({})
+    common: Callable[[str], str | None] = staticmethod(str)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FusedRules, (tuple(self),)
+
+    @cached_property
+    def _first_parts(self) -> NameRules:
+        return NameRules(rule.parts[0] for rule in self)
+
+    def by_names(self, own: Mapping[str, str], common: Callable[[str], str | None]) -> FusedRules:
+        """Return the same lines for cells by other names; see the attributes."""
+        found = FusedRules(self)
+        found.own, found.common = own, common
+        return found
+
+    def meaning(self, cell: str) -> Iterator[tuple[FusedRule, tuple[str, ...]]]:
+        """Yield the lines that mean a cell of the rollout, and the cells of the training it is."""
+        own = self.own.get(cell, cell)
+        for number in self._first_parts.numbers(own):
+            named = [self.common(part) for part in self[number].parts_of(own) or ()]
+            parts = tuple(part for part in named if part)
+            if parts and len(parts) == len(named):
+                yield self[number], parts
+
+    def unused(self, cells: Iterable[str]) -> list[FusedRule]:
+        """Return the lines that mean none of these cells."""
+        used = {id(rule) for cell in cells for rule, _ in self.meaning(cell)}
+        return [rule for rule in self if id(rule) not in used]
+
+    def parts_of(self, cell: str) -> tuple[str, ...] | None:
+        """Return the cells that a cell is, by the first line that means it; None: none does."""
+        return next((parts for _, parts in self.meaning(cell)), None)
+
+
+NONE_FUSED = FusedRules()
+
+
 @dataclass(frozen=True)
 class CellMapping:
     """A mapping: other names, and cells that are several."""
 
-    names: tuple[NameRule, ...] = ()
-    fused: tuple[FusedRule, ...] = ()
+    names: NameRules = NO_RULES
+    fused: FusedRules = NONE_FUSED
 
 
 NO_MAPPING = CellMapping()
@@ -90,7 +144,7 @@ def load_cells(path: str | Path) -> CellMapping:
         else:
             fused.append(_fused(path, source, target))
     check_no_circle(path, names)
-    return CellMapping(tuple(names), tuple(fused))
+    return CellMapping(NameRules(names), FusedRules(fused))
 
 
 def _fused(path: str | Path, source: object, target: Any) -> FusedRule:

@@ -67,36 +67,29 @@ def in_pytorch(api: str) -> str:
     return _OTHERWISE.get(api, api)
 
 
-#: What an operator is called behind its kind, in either framework → the name it is compared under.
+#: The name that an operator is compared under: what it is called behind its kind, in either
+#: framework.
 _SAME = {
-    "batchmatmul": "matmul",
-    "bmm": "matmul",
-    "mm": "matmul",
-    "notequal": "ne",
-    "reducemean": "mean",
-    "reducesum": "sum",
-    "concat": "cat",
-    "dense": "linear",
-    "divide": "div",
-    "equal": "eq",
-    "greater": "gt",
-    "greater_equal": "ge",
-    "iadd": "add",
-    "imul": "mul",
-    "isub": "sub",
-    "itruediv": "div",
-    "less": "lt",
-    "less_equal": "le",
-    "multiply": "mul",
-    "negative": "neg",
-    "not_equal": "ne",
-    "radd": "add",
-    "reduce_mean": "mean",
-    "reduce_sum": "sum",
-    "rmul": "mul",
-    "subtract": "sub",
-    "true_divide": "div",
-    "truediv": "div",
+    called: name
+    for name, others in {
+        "add": "iadd radd",
+        "cat": "concat",
+        "div": "divide itruediv true_divide truediv",
+        "eq": "equal",
+        "ge": "greater_equal",
+        "gt": "greater",
+        "le": "less_equal",
+        "linear": "dense",
+        "lt": "less",
+        "matmul": "batchmatmul bmm mm",
+        "mean": "reducemean reduce_mean",
+        "mul": "imul multiply rmul",
+        "ne": "notequal not_equal",
+        "neg": "negative",
+        "sub": "isub subtract",
+        "sum": "reducesum reduce_sum",
+    }.items()
+    for called in others.split()
 }
 
 
@@ -194,7 +187,7 @@ def recognised(path: str | os.PathLike[str]) -> Kind | None:
     )
     if not isinstance(content, Mapping) or "ms_api" in content:
         return Kind.API if content else None
-    if content and all(_is_layer(inside) for inside in content.values()):
+    if content and all(isinstance(of, Mapping) and "parts" not in of for of in content.values()):
         return Kind.LAYER
     names = [str(name) for name in content]
     if names and all(_OF_A_PASS.search(name) for name in names):
@@ -202,10 +195,6 @@ def recognised(path: str | os.PathLike[str]) -> Kind | None:
     names += map(str, content.values())
     are_cells = names and all(_WITH_CLASS.fullmatch(name) for name in names)
     return Kind.CELL if are_cells and not any(map(_OF_OPERATOR.match, names)) else None
-
-
-def _is_layer(inside: Any) -> bool:
-    return isinstance(inside, Mapping) and "parts" not in inside
 
 
 def load_msprobe_mapping(

@@ -63,21 +63,6 @@ class _Layer:
         self.items: dict[str, list[str]] = defaultdict(list)
 
 
-def entries_by_layer(
-    npu: Sequence[Entry], bench: Sequence[Entry], layers: Mapping[str, Mapping[str, str]]
-) -> dict[str, str | None]:
-    """Return NPU's entry → Bench's, None for those without a partner.
-
-    Args:
-        a, b: the entries of one phase, in the order in which they ran.
-        layers: class of a layer of NPU → path inside it → path in Bench.
-    """
-    rules = _rules(layers)
-    items, others = _items(npu), _items(bench)
-    (own, places), (other, _) = _tree(items), _tree(others)
-    return {item.name: _partner(item, own, other, rules, places[item.name]) for item in items}
-
-
 _Rules = dict[str, dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]]]
 
 
@@ -304,9 +289,13 @@ class _Names:
         self._apis: dict[str, ApiRule] = {
             rule.source: rule for rule in mapping.apis if rule.target in apis
         }
-        self._by_layer: Mapping[str, str | None] = {}
+        self._by_layer: dict[str, str | None] = {}
         if mapping.kind is Kind.LAYER:
-            self._by_layer = entries_by_layer(npu, bench, mapping.layers)
+            rules, items = _rules(mapping.layers), _items(npu)
+            (own, places), (other, _) = _tree(items), _tree(_items(bench))
+            for item in items:
+                partner = _partner(item, own, other, rules, places[item.name])
+                self._by_layer[item.name] = partner
 
     def entry_partner(self, entry: Entry) -> str | None:
         """Return what an entry is called in Bench; None if it has no partner there."""

@@ -6,13 +6,13 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.patterns import PatternError, Renaming
+from mindrlhf_msprobe.common.patterns import PatternError, Renaming, RenamingSet
 from mindrlhf_msprobe.errors import ConfigError
 
 ROOT = "root"
@@ -60,7 +60,7 @@ def with_numbers(cell: str, numbers: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class NameRule:
-    """One line of a mapping: cells of A whose names match are called otherwise in B.
+    """One line of a mapping: cells of A whose names match have another name in B.
 
     A rule that matches a cell also holds for what lies inside it.
 
@@ -78,14 +78,70 @@ class NameRule:
         return _renaming(self.source, self.target).rename(cell)
 
 
+class NameRules(tuple[NameRule, ...]):
+    """The lines of a mapping: of those that mean a cell, the first one counts.
+
+    Those that mean a cell are found in one look at its name, however many lines there are, and
+    what it is called then is kept.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NameRules, (tuple(self),)
+
+    @cached_property
+    def _patterns(self) -> RenamingSet:
+        return RenamingSet([_renaming(rule.source, rule.target) for rule in self])
+
+    @cached_property
+    def _known(self) -> dict[str, str | None]:
+        return {}
+
+    def numbers(self, cell: str) -> list[int]:
+        """Return the numbers of the lines that mean a cell, in their order."""
+        return self._patterns.matching(cell) if self else []
+
+    def rename(self, cell: str) -> str | None:
+        """Return the name in B of a cell of A, or None if no line says anything about it."""
+        if cell not in self._known:
+            first = next(iter(self.numbers(cell)), None)
+            self._known[cell] = None if first is None else self[first].rename(cell)
+        return self._known[cell]
+
+    def renamed(self, cell: str) -> str:
+        """Return the name in B of a cell of A; its own where no line says anything about it."""
+        name = self.rename(cell)
+        return cell if name is None else name
+
+    def names_of(self, cell: str) -> set[str]:
+        """Return all that the lines call a cell of A in B."""
+        found = (self[number].rename(cell) for number in self.numbers(cell))
+        return {name for name in found if name}
+
+    def unused(self, cells: Iterable[str]) -> list[NameRule]:
+        """Return the lines that mean none of these cells."""
+        used = {number for cell in cells for number in self.numbers(cell)}
+        return [rule for number, rule in enumerate(self) if number not in used]
+
+
+NO_RULES = NameRules()
+
+
 @lru_cache(maxsize=1 << 14)
 def _renaming(source: str, target: str) -> Renaming:
-    """Return what a rule does; with a `*` in its target it has wildcards."""
-    if "*" in target:
-        source = "".join("([^.]+)" if c == "*" else re.escape(c) for c in source)
-        numbers = itertools.count(1)
-        target = re.sub(r"\*", lambda _: f"\\{next(numbers)}", target)
-    return Renaming(source, target)
+    """Return what a rule does; with a `*` in its target it has wildcards, but for each `\\*`."""
+    parts = re.findall(r"\\.|.", target, re.DOTALL)
+    if "*" in parts:
+        as_pattern = {"*": "([^.]+)", r"\*": r"\*"}
+        of_source = re.findall(r"\\\*|.", source, re.DOTALL)
+        source = "".join(as_pattern.get(part) or re.escape(part) for part in of_source)
+    groups = (f"\\{number}" for number in itertools.count(1))
+    of_target = (next(groups) if p == "*" else "*" if p == r"\*" else p for p in parts)
+    return Renaming(source, "".join(of_target))
+
+
+def literal(name: str) -> str:
+    """Return the target of a rule that is a name as it is, whatever it holds."""
+    return re.sub(r"[\\*]", r"\\\g<0>", name)
 
 
 def check_no_circle(path: str | Path, rules: Sequence[NameRule]) -> None:
@@ -94,15 +150,23 @@ def check_no_circle(path: str | Path, rules: Sequence[NameRule]) -> None:
     Raises:
         ConfigError: the names of a circle are in it.
     """
-    plain = {rule.source: rule.target for rule in rules}
-    for start in plain:
-        names = [start]
-        while (following := plain.get(names[-1])) is not None and following != names[-1]:
-            names.append(following)
-            if following == start:
-                raise ConfigError.saying("error.names_circle", path=path, names=" → ".join(names))
-            if following in names[:-1]:
-                break
+    after = {rule.source: rule.target for rule in rules if rule.source != rule.target}
+    walks: dict[str, str] = {}  # of each name, the one from which it was first met
+    in_circles: set[str] = set()
+    for start in after:
+        name = start
+        while name in after and name not in walks:
+            walks[name] = start
+            name = after[name]
+        while walks.get(name) == start and name not in in_circles:
+            in_circles.add(name)
+            name = after[name]
+    first = next((name for name in after if name in in_circles), None)
+    if first is not None:
+        names = [first, after[first]]
+        while names[-1] != first:
+            names.append(after[names[-1]])
+        raise ConfigError.saying("error.names_circle", path=path, names=" → ".join(names))
 
 
 def name_rule(path: str | Path, source: object, target: object) -> NameRule:
@@ -136,7 +200,7 @@ class Names:
         unlike: most names have no partner, and no prefix explains it.
     """
 
-    rules: tuple[NameRule, ...] = ()
+    rules: NameRules = NO_RULES
     prefix_a: str = ""
     prefix_b: str = ""
     shared: frozenset[str] = frozenset()
@@ -144,7 +208,7 @@ class Names:
 
     def common_a(self, cell: str) -> str | None:
         """Return the common name of a cell of A, None if it lies outside the common network."""
-        return self._common(renamed(self.rules, cell), self.prefix_a)
+        return self._common(self.rules.renamed(cell), self.prefix_a)
 
     def common_b(self, cell: str) -> str | None:
         """Return the common name of a cell of B, None if it lies outside the common network."""
@@ -166,15 +230,6 @@ class Names:
         return message("pairing.below", phase=phase, a=self.prefix_a, b=self.prefix_b)
 
 
-def renamed(rules: Sequence[NameRule], cell: str) -> str:
-    """Return a cell's name under the first rule that matches it, or its own."""
-    for rule in rules:
-        name = rule.rename(cell)
-        if name is not None:
-            return name
-    return cell
-
-
 def _without(cell: str, prefix: str) -> str | None:
     if not prefix:
         return cell
@@ -186,7 +241,7 @@ def _without(cell: str, prefix: str) -> str | None:
 def match_names(
     a: Iterable[str],
     b: Iterable[str],
-    rules: tuple[NameRule, ...] = (),
+    rules: Iterable[NameRule] = NO_RULES,
     chosen: tuple[CellFilter | None, CellFilter | None] = (None, None),
 ) -> Names:
     """Find out how the cells of A and B are to be matched.
@@ -195,7 +250,8 @@ def match_names(
     it; not where several fit as well, and not where each run was configured (`chosen`) to leave
     out all the other one recorded.
     """
-    names_a = frozenset(renamed(rules, cell) for cell in a) - {ROOT}
+    rules = rules if isinstance(rules, NameRules) else NameRules(rules)
+    names_a = frozenset(map(rules.renamed, a)) - {ROOT}
     names_b = frozenset(b) - {ROOT}
     if 2 * len(names_a & names_b) >= min(len(names_a), len(names_b)):
         return Names(rules)

@@ -5,7 +5,7 @@ that follow. The operators inside one call of a cell that both runs have are ali
 order in which they ran, between the cells that ran there; so are those outside every cell. What is
 left over is in one run alone. A backward entry belongs to its forward entry.
 
-Of all ways to pair the items of two sequences in order, the one is taken whose pairs are worth
+Of all pairs of the items of two sequences in order, the one is taken whose pairs are worth
 most, and of equal ones the one that pairs the earliest items.
 """
 
@@ -83,7 +83,7 @@ def _middle(
 
 
 def _exact(of_a: tuple[int, int], of_b: tuple[int, int], worth: Worth) -> _Pairs:
-    """Return the pairs that are worth most, the earliest ones of equal ways."""
+    """Return the pairs that are worth most, the earliest ones of several."""
     rows, columns = range(*of_a), range(*of_b)
     height, width = len(rows), len(columns)
     if not (height and width):
@@ -187,7 +187,7 @@ Context = tuple[object, ...]
 _CELL = 16  # what a pair of cells is worth beside one of operators
 _SAME_LINE, _SAME_FORM, _SAME_OPERATOR, _EDITED_LINE = 4, 3, 2, 1
 #: Of the largest value: so far may statistics of one tensor be apart, as kernels round.
-ALIKE = 1e-3
+NEAR = 1e-3
 _EQUAL_FORM, _EQUAL_VALUES = 1, 1  # tell equal ones apart
 
 
@@ -306,13 +306,13 @@ def _given_the_same(x: Operator, y: Operator) -> bool:
 
 
 def may_be_one(a: Leaf, b: Leaf) -> bool:
-    """Return whether two tensors have the same extremes and norm, as far as kernels round alike."""
+    """Return whether two tensors have the same extremes and norm, as far as kernels round them."""
     if math.prod(a.shape or ()) != math.prod(b.shape or ()) or a.is_discrete != b.is_discrete:
         return False
     known = [(v, w) for v, w in ((a.max, b.max), (a.min, b.min), (a.norm, b.norm)) if is_finite(v)]
     known = [(v, w) for v, w in known if is_finite(w)]
     largest = max((abs(v) for pair in known for v in pair), default=0.0)
-    return len(known) > 1 and all(abs(v - w) <= ALIKE * largest for v, w in known)
+    return len(known) > 1 and all(abs(v - w) <= NEAR * largest for v, w in known)
 
 
 def pair_backward(paired: Mapping[str, str], a: Sequence[str], b: Sequence[str]) -> dict[str, str]:

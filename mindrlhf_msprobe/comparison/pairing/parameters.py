@@ -8,19 +8,24 @@ or where it and they are called as fused ones usually are, by their rows.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.comparison.pairing.composed import Composed, OfRecord, joined
-from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names, said_of_preset
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import (
+    FUSED,
+    preset_names,
+    said_of_preset,
+)
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
-from mindrlhf_msprobe.comparison.pairing.fused import PRESETS, find_usual, parts_of
-from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRule
-from mindrlhf_msprobe.comparison.pairing.names import Names, around, match_names, renamed
+from mindrlhf_msprobe.comparison.pairing.fused import find_usual, parts_of
+from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRules
+from mindrlhf_msprobe.comparison.pairing.names import NameRules, Names, around, match_names
+from mindrlhf_msprobe.comparison.pairing.planner import Pair
+from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, EventKey
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
 
@@ -35,44 +40,28 @@ _OF_TRAINING = re.compile(
     r"(?:learning_rate|lr|global_step|beta[12]|beta[12]_power|epoch_num|step_num|loss_scale|scale_sense"
     r"|current_iterator_step|last_overflow_iterator_step|momentum|weight_decay|state_step)(?:_\d+)?"
 )
-_FUSED = {name for names, _ in PRESETS for name in names}
-_PARTS = {name for _, each in PRESETS for parts in each for name in parts}
+_FUSED = {name for names, _ in FUSED for name in names}
+_PARTS = {name for _, each in FUSED for parts in each for name in parts}
 
 #: The parameters of one side, by name.
 Parameters = Mapping[str, Record]
 
 
-@dataclass(frozen=True)
-class Correspondence:
-    """A parameter of A and what it is in B; None where that side has none.
+def stored_names(pair: Pair) -> list[str]:
+    """Return the names of all parameters that a pair is of: of one that is several, its parts'."""
+    found = []
+    for record in pair.records:
+        made_of = record.expression if isinstance(record, Composed) else None
+        parts = made_of.stored() if made_of is not None else ()
+        names = [part.record.name for part in parts if isinstance(part, OfRecord)]
+        found += names or [record.name]
+    return found
 
-    Attributes:
-        a, b: one that is several of the other side is made of these, under the name of the whole.
-    """
 
-    a: Record | None
-    b: Record | None
-
-    @property
-    def records(self) -> list[Record]:
-        """Those that there are, A's first."""
-        return [record for record in (self.a, self.b) if record is not None]
-
-    @property
-    def name(self) -> str:
-        """What it is called: A's name, else B's."""
-        return self.records[0].name
-
-    @property
-    def stored_names(self) -> list[str]:
-        """The names of all parameters that it is of: of one that is several, those of its parts."""
-        found = []
-        for record in self.records:
-            made_of = record.expression if isinstance(record, Composed) else None
-            parts = made_of.stored() if made_of is not None else ()
-            names = [part.record.name for part in parts if isinstance(part, OfRecord)]
-            found += names or [record.name]
-        return found
+def _pair(a: Record | None, b: Record | None) -> Pair:
+    """Return a parameter of A and what it is in B; None where that side has none."""
+    named = a or b
+    return Pair(EventKey(BEGIN, None, named.name if named is not None else ""), a, b)
 
 
 def split_state(name: str) -> tuple[str, str]:
@@ -88,7 +77,7 @@ def is_of_optimizer(name: str) -> bool:
 
 def pair_parameters(
     a: Parameters, b: Parameters, mapping: CellMapping
-) -> tuple[list[Correspondence], list[Message]]:
+) -> tuple[list[Pair], list[Message]]:
     """Bring the parameters of two checkpoints together; return them and what was done for it.
 
     Those that are several of the other side stand first, then those of A in its order, then those
@@ -99,23 +88,23 @@ def pair_parameters(
             missing, or the shapes do not sum up.
     """
     pairs = [*_by_rules(a, b, mapping.fused)]
-    used = {name for pair in pairs for name in pair.stored_names}
+    used = {name for pair in pairs for name in stored_names(pair)}
     a, b = ({n: r for n, r in side.items() if n not in used} for side in (a, b))
     networks = _network(a), _network(b)
     cells = _cells_of(networks[0]), _cells_of(networks[1])
     preset = preset_names(*cells)
-    names = match_names(*networks, rules=(*mapping.names, *preset))
+    names = match_names(*networks, rules=NameRules((*mapping.names, *preset)))
     notes = [*said_of_preset("checkpoint.preset", preset, mapping.names, cells[0])]
     if names.prefix_a or names.prefix_b:
         notes.append(message("checkpoint.below", a=names.prefix_a, b=names.prefix_b))
     mine, theirs = _under_common_names(a, names, "A"), _under_common_names(b, names, "B")
     partners: dict[str, str | None] = {key: key for key in mine if key in theirs}
     taken = {*partners}
-    for key in mine:  # what the classes of both call otherwise in one cell
+    for key in mine:  # what the classes of both call by two names in one cell
         if key not in partners:
             cell, dot, own = key.rpartition(".")
-            alike = (f"{cell}{dot}{name}" for name in alike_parameters(own))
-            other = next((name for name in alike if name in theirs and name not in taken), None)
+            names_of_it = (f"{cell}{dot}{name}" for name in alike_parameters(own))
+            other = next((n for n in names_of_it if n in theirs and n not in taken), None)
             partners[key] = other
             taken |= {other} if other is not None else set()
     left = {key: record for key, record in theirs.items() if key not in taken}
@@ -126,12 +115,12 @@ def pair_parameters(
         known = {"count": len(fused), "shown": [*reversed(shown.values())]}
         notes.append(message("checkpoint.fused", **known))
     pairs += [pair for pair, _ in fused]
-    used = {name for pair, _ in fused for name in pair.stored_names}
+    used = {name for pair, _ in fused for name in stored_names(pair)}
     for key, record in mine.items():
         other = partners[key]
         if record.name not in used:
-            pairs.append(Correspondence(record, None if other is None else theirs[other]))
-    pairs += [Correspondence(None, record) for record in left.values() if record.name not in used]
+            pairs.append(_pair(record, None if other is None else theirs[other]))
+    pairs += [_pair(None, record) for record in left.values() if record.name not in used]
     if names.unlike and any(len(pair.records) == 1 for pair in pairs):
         notes.insert(at, message("checkpoint.unlike_names"))
     return pairs, notes
@@ -145,12 +134,10 @@ def check_mapping(mapping: CellMapping, names: Iterable[str]) -> None:
     """
     bare = {split_state(name)[1] for name in names}
     cells = {name.rpartition(".")[0] for name in bare}
-    for line in mapping.fused:
-        if all(line.parts_of(cell) is None for cell in cells):
-            raise UsageError.saying("checkpoint.no_fused", pattern=line.parts[0].source)
-    for rule in mapping.names:
-        if all(rule.rename(name) is None for name in bare):
-            raise UsageError.saying("error.name_unused", pattern=rule.source, path="A")
+    for line in mapping.fused.unused(cells):
+        raise UsageError.saying("checkpoint.no_fused", pattern=line.parts[0].source)
+    for rule in mapping.names.unused(bare):
+        raise UsageError.saying("error.name_unused", pattern=rule.source, path="A")
 
 
 def _network(names: Iterable[str]) -> list[str]:
@@ -172,7 +159,7 @@ def _under_common_names(side: Parameters, names: Names, which: str) -> dict[str,
         state, bare = split_state(name)
         common = names.common_a(bare) if which == "A" else names.common_b(bare)
         if common is None:  # what lies outside of the network that both have meets only its like
-            common = renamed(names.rules, bare) if which == "A" else bare
+            common = names.rules.renamed(bare) if which == "A" else bare
         key = state + common
         if key in found:
             two = {"first": shortened(found[key].name), "second": shortened(name)}
@@ -182,14 +169,13 @@ def _under_common_names(side: Parameters, names: Names, which: str) -> dict[str,
     return found
 
 
-def _by_rules(a: Parameters, b: Parameters, rules: Sequence[FusedRule]) -> Iterator[Correspondence]:
+def _by_rules(a: Parameters, b: Parameters, rules: FusedRules) -> Iterator[Pair]:
     """Yield the parameters of either side that are several of the other one, as a user says."""
     for own, others, turned in ((a, b, False), (b, a, True)) if rules else ():
         for name, record in own.items():
             state, bare = split_state(name)
             cell, _, path = bare.rpartition(".")
-            named = ((rule, rule.parts_of(cell)) for rule in rules)
-            rule, cells = next(((r, c) for r, c in named if c is not None), (None, ()))
+            rule, cells = next(rules.meaning(cell), (None, ()))
             parts = {f"{state}{part}.{path}": others.get(f"{state}{part}.{path}") for part in cells}
             known = [part for part in parts.values() if part is not None]
             if rule is None or not known:
@@ -201,8 +187,8 @@ def _by_rules(a: Parameters, b: Parameters, rules: Sequence[FusedRule]) -> Itera
             shapes = [part.leaf.shape or () for part in known]
             rows = [shape[0] if shape else 0 for shape in shapes]
             dtypes = {part.leaf.dtype for part in known}
-            alike = len({shape[1:] for shape in shapes}) == len(dtypes) == 1 and all(rows)
-            fits = alike and (sum(rows), *shapes[0][1:]) == record.leaf.shape
+            of_one_kind = len({shape[1:] for shape in shapes}) == len(dtypes) == 1 and all(rows)
+            fits = of_one_kind and (sum(rows), *shapes[0][1:]) == record.leaf.shape
             order = rule.order(rows) if fits else None
             if order is None:
                 said = {"name": shortened(name), "shape": str([*(record.leaf.shape or ())])}
@@ -210,10 +196,10 @@ def _by_rules(a: Parameters, b: Parameters, rules: Sequence[FusedRule]) -> Itera
                 said["parts"] = ", ".join(each)
                 raise UsageError.saying("checkpoint.parts_unlike", **said, groups=rule.groups)
             whole = joined(known, name, order=order.tolist() if rule.groups > 1 else None)
-            yield Correspondence(whole, record) if turned else Correspondence(record, whole)
+            yield _pair(whole, record) if turned else _pair(record, whole)
 
 
-def _by_presets(a: Parameters, b: Parameters) -> list[tuple[Correspondence, Message]]:
+def _by_presets(a: Parameters, b: Parameters) -> list[tuple[Pair, Message]]:
     """Return fused parameters and what they are made of, each with how it is made of them.
 
     Both are called as they usually are. Biases of the same cells, and an optimizer's state, follow
@@ -241,7 +227,7 @@ def _by_presets(a: Parameters, b: Parameters) -> list[tuple[Correspondence, Mess
                 groups = 1 + int(np.count_nonzero(np.diff(of.order) < 0))
                 names = [_last(part.name) for part in made_of]
                 said = message("checkpoint.made_of", name=_last(name), parts=names, groups=groups)
-                pair = Correspondence(*(whole, record)[:: 1 if turned else -1])
+                pair = _pair(*(whole, record)[:: 1 if turned else -1])
                 found.append((pair, said))
     return found
 

@@ -26,7 +26,7 @@ from mindrlhf_msprobe.comparison.pairing.coverage import (
     why_not_compiled,
 )
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across, bring_together
-from mindrlhf_msprobe.comparison.pairing.names import ROOT, NameRule
+from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, ROOT, NameRules
 from mindrlhf_msprobe.comparison.pairing.timeline import (
     BEGIN,
     DATA,
@@ -107,7 +107,7 @@ class StepData:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two records of the same name; None where one run has none.
+    """Two records that are one value in both runs, or checkpoints; None where one side has none.
 
     Attributes:
         gap: why the missing side was not recorded by choice; None if it should be there.
@@ -132,6 +132,11 @@ class Pair:
         assert found is not None
         return found
 
+    @property
+    def records(self) -> list[Record]:
+        """Those that there are, A's first."""
+        return [record for record in (self.a, self.b) if record is not None]
+
 
 @dataclass(frozen=True)
 class StepPlan:
@@ -155,7 +160,7 @@ def plan_step(
     rank: int,
     a: StepData,
     b: StepData,
-    rules: tuple[NameRule, ...] = (),
+    rules: NameRules = NO_RULES,
     *,
     by_name: bool = False,
     across: Across | None = None,

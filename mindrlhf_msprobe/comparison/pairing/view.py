@@ -83,7 +83,7 @@ class View:
         return found if own == phase else [replace(entry, phase=phase) for entry in found]
 
     def load(self, step: int, rank: int, *, layers: bool = True) -> StepData:
-        """Read one step of a rank, its layer data only if asked for."""
+        """Read one step of a rank, its layer data only if wanted."""
         own = OwnNames(self.steps.get(step), self.ranks.get(rank), self.phases, self.keys)
         at = self.own(step, rank)
         entries: list[Entry] = []
@@ -222,7 +222,7 @@ def _nothing_in_common(a: Collection[object], b: Collection[object]) -> bool:
 def _bring_ranks_together(
     left: View, right: View, ranks: tuple[int, int] | None
 ) -> Iterator[Message]:
-    """Choose which rank of A is compared with which of B, and say so where they are not alike."""
+    """Choose which rank of A is compared with which of B, and say so where the numbers differ."""
     a, b = left.run.ranks, right.run.ranks
     if ranks is not None:
         left.ranks, right.ranks = {ranks[0]: ranks[0]}, {ranks[0]: ranks[1]}

@@ -19,6 +19,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.comparison.correspondence import brought_together
 from mindrlhf_msprobe.comparison.judging.by_statistics import note
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
     AT_ONCE,
@@ -42,7 +43,8 @@ from mindrlhf_msprobe.comparison.pairing.composed import gap_of
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, StepFilter
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import beside_of, is_across
 from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep
-from mindrlhf_msprobe.comparison.pairing.names import NameRule
+from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, FusedRules
+from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRules
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan, plan_step
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
 from mindrlhf_msprobe.comparison.pairing.view import View
@@ -61,7 +63,6 @@ from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.records import Record
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import MsprobeMapping
     from mindrlhf_msprobe.comparison.steps.wholesale import Wholesale
     from mindrlhf_msprobe.storage.columns.layouts import Layouts
@@ -86,12 +87,12 @@ class Job:
     sides: tuple[View, View]
     noise: tuple[View, ...] = ()
     tolerances: Tolerances = field(default_factory=Tolerances)
-    mapping: tuple[NameRule, ...] = ()
+    mapping: NameRules = NO_RULES
     tokenizer: Path | None = None
     chosen: Filters = field(default_factory=Filters)
     span_bytes: int = SPAN_BYTES
     msprobe_mapping: MsprobeMapping | None = None
-    fused: tuple[FusedRule, ...] = ()
+    fused: FusedRules = NONE_FUSED
     # What was read last, and how it was cut; and what was paired last: by step and rank.
     _loaded: dict[StepPlace, CutStep] = field(default_factory=dict, repr=False, compare=False)
     _layouts: list[Layouts] = field(default_factory=list, repr=False, compare=False)
@@ -115,32 +116,8 @@ class Job:
             else:
                 a, b = (side.load(*at) for side in self.sides)
             a = self.under_names_of_b(a, b)
-            made = CutStep((a, b), rules=self.mapping)
-            if self.msprobe_mapping is None and a.dialect is not b.dialect:
-                from mindrlhf_msprobe.comparison.pairing.frameworks.step import translate
-
-                made = translate(a, b, self.mapping, self.fused)
-            (a, b), rules, found = made.data, made.rules, None
-            for shown, own in self.sides[1].phases.items():  # one phase, if any
-                if shown != own:
-                    from mindrlhf_msprobe.comparison.pairing.micro_batches import cut
-
-                    found = cut(a, b, rules, (shown, own))
-            if self.laid_out:
-                from mindrlhf_msprobe.comparison.layouts.judging import regrouped
-
-                stated = [getattr(side.layout, "micro_batches", None) for side in self.sides]  # type: ignore[attr-defined]
-                found = regrouped(a, b, rules, (stated[0], stated[1])) or found
-            pairs = {key: own for key, own in self.sides[1].keys.items() if key != own}
-            if pairs:
-                from mindrlhf_msprobe.comparison.pairing.key_pieces import cut_keys
-
-                found = cut_keys(a, b, pairs) or found
-            if found is not None:
-                notes = (*made.notes, *found.notes)
-                made = replace(found, rules=rules, across=made.across, notes=notes)
             self._loaded.clear()
-            self._loaded[at] = made
+            self._loaded[at] = brought_together(self, a, b)
         return self._loaded[at]
 
     @property

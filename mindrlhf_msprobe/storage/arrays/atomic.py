@@ -66,7 +66,7 @@ class Reserve:
     def write(self, path: Path, content: bytes, error: OSError) -> bool:
         """Write a file into the room that was kept, if `error` says that the disk is full.
 
-        Nothing new is asked of the disk, so nobody can take the room in between.
+        Nothing new is taken of the disk, so nobody can take the room in between.
 
         Returns:
             Whether there was enough room.

@@ -1,6 +1,6 @@
 """How much of a file, or of what it says, is read at most.
 
-Dumps come from elsewhere: a file may say that it is as large as no memory, or hold a line without
+Dumps come from others: a file may say that it is as large as no memory, or hold a line without
 end. These are bounds that no real run comes near; what lies beyond one is unreadable, and said to
 be. They stand in docs/en/files.md.
 """

@@ -146,7 +146,7 @@ class InMemory(Expression):
 
     def box(self, start: Sequence[int], shape: Sequence[int]) -> np.ndarray:
         """Return the elements of a box, as `Expression.box` says."""
-        return self._values[slices((start, shape))]
+        return np.asarray(self._values[slices((start, shape))])  # of one without axes, too
 
     def give_back(self) -> None:
         """Take the pages of the file out of this process's memory."""

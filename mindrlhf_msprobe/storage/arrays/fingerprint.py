@@ -31,11 +31,9 @@ def fingerprint_of_file(dtype: str, array: np.ndarray) -> str:
     """Return the same of what a file holds, where bfloat16 is stored as float32."""
     if dtype != BFLOAT16:
         return fingerprint(dtype, array)
-    digest = xxhash.xxh3_128(_kind(dtype, array.shape))
     flat = array.reshape(-1)
-    for start in range(0, flat.size, _AT_ONCE):
-        digest.update(float32_to_bfloat16_bits(flat[start : start + _AT_ONCE]).data)
-    return f"{ALGORITHM}:{digest.hexdigest()}"
+    parts = (flat[start : start + _AT_ONCE] for start in range(0, flat.size, _AT_ONCE))
+    return fingerprint_of_parts(dtype, array.shape, parts)
 
 
 def fingerprint_of_parts(dtype: str, shape: tuple[int, ...], parts: Iterable[np.ndarray]) -> str:

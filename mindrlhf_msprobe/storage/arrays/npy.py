@@ -35,7 +35,7 @@ UNIT_ROUNDOFF = {
     "bfloat16": 2.0**-8 / 2,
 }
 BFLOAT16 = "BFloat16"
-#: The dtypes to which weights are rounded on their way.
+#: The dtypes to which weights are rounded when they are handed on.
 ROUNDED = ("Float16", BFLOAT16)
 
 
@@ -140,7 +140,7 @@ def open_part(path: str | Path, head: bytes, offset: int, size: int) -> np.ndarr
         head: what the file begins with.
 
     Raises:
-        ArrayFileError: it is missing, unreadable, begins otherwise, or ends before the part does.
+        ArrayFileError: it is missing, unreadable, does not begin so, or ends before the part does.
     """
     file = _open_file(path)
     try:
@@ -285,7 +285,7 @@ def _parse_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
             header = npy.read_array_header_1_0(stream)
         else:
             header = npy.read_array_header_2_0(stream)
-    except Exception as error:  # numpy parses the header as Python, which fails in many ways
+    except Exception as error:  # numpy parses the header as Python, which fails by many exceptions
         raise ArrayFileError.saying("unread.npy_header", why=shortened(error)) from None
     shape, fortran, dtype = header
     if not (

@@ -89,7 +89,8 @@ def open_pt(path: str | Path) -> tuple[np.ndarray, str]:
             `torch.save`.
     """
     try:
-        with open(path, "rb", opener=_opener) as file:
+        flags = os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe would wait for ever
+        with open(path, "rb", opener=lambda path, of: os.open(path, of | flags)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ArrayFileError.saying("unread.no_file")
             tensor, offset, size = _described(file)
@@ -113,10 +114,6 @@ def open_pt(path: str | Path) -> tuple[np.ndarray, str]:
         return bfloat16_bits_to_float32(array), BFLOAT16
     name = stored.name
     return array, "UInt8" if name == "uint8" else name.capitalize()
-
-
-def _opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would wait for ever
 
 
 class _Bounded:

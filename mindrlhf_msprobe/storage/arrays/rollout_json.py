@@ -8,7 +8,7 @@ lists:
     action_mask      [samples, tokens]: 1 is a token that the policy sampled
     raw_logprobs     float32 [samples, tokens - 1]: column t is of token t + 1, 0 if not sampled
 
-Read are what was asked, and from the first sampled token of each sample up to the last one the
+Read are the prompts, and from the first sampled token of each sample up to the last one the
 tokens, their log-probabilities, and which of them were sampled. Written from the source of the
 trainer (`rl/trainer.py`, 2026), which needs an accelerator: unrun.
 """

@@ -13,7 +13,7 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.layouts.joining import Held, join_both
 from mindrlhf_msprobe.comparison.layouts.judging import compare_joined
 from mindrlhf_msprobe.comparison.layouts.layout import Layout, load_layouts
-from mindrlhf_msprobe.comparison.pairing.composed import opened
+from mindrlhf_msprobe.comparison.pairing.composed import cut_out
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -80,9 +80,15 @@ def test_what_is_cut_and_put_together_is_the_same_and_an_error_names_its_rank(se
     a, b = join_both((cut.alone(), cut.held(parts.items())))
 
     assert np.array_equal(b.array(), cut.whole)
-    pieces = np.concatenate([*opened(b).blocks(3)])
+    pieces = np.concatenate([*b.opened().blocks(3)])
     assert np.array_equal(pieces, cut.whole.reshape(-1))
     assert compare_joined(a, b, Tolerance())[0] is Status.IDENTICAL
+
+    rows = [cut.random.randrange(cut.shape[0]) for _ in range(5)]
+    piece = cut_out(b, [(b, rows[:2]), (b, rows[2:])], 0)
+    assert np.array_equal(piece.array(), cut.whole[rows])
+    own = cut_out(a, [(a, rows)], 0)
+    assert compare_joined(own, piece, Tolerance())[0] is Status.IDENTICAL
 
     rank = cut.random.choice([*parts])
     wrong = parts[rank].copy()
@@ -96,6 +102,10 @@ def test_what_is_cut_and_put_together_is_the_same_and_an_error_names_its_rank(se
         assert rank in named["note.sum_differs"]
     else:
         assert named["note.parts_differ"] == [rank]
+    every = [*range(cut.shape[0])]  # rows that are cut out name it, too
+    notes = compare_joined(cut_out(a, [(a, every)], 0), cut_out(b, [(b, every)], 0), Tolerance())[2]
+    codes = ("note.parts_differ", "note.sum_differs")
+    assert any(rank in n.params["ranks"] for n in notes if n.code in codes)
 
 
 def test_a_part_that_is_missing_is_never_filled(tmp_path):

@@ -15,6 +15,7 @@ from helpers.split_runs import SHARDS, network, places, record_split
 
 from mindrlhf_msprobe import ConfigError, UsageError, compare_runs
 from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.comparison.judging.metrics import arrays
 from mindrlhf_msprobe.comparison.layouts import judging
 from mindrlhf_msprobe.findings import Outcome, Status
 from mindrlhf_msprobe.storage.arrays import expression
@@ -448,10 +449,11 @@ def test_large_records_are_compared_in_pieces_with_the_same_figures(split, tmp_p
 
     at_once = compare_runs(a, b, layout=given)
     monkeypatch.setattr(judging, "WHOLE", 0)
+    monkeypatch.setattr("mindrlhf_msprobe.comparison.judging.status.WHOLE", 0)
     monkeypatch.setattr(expression, "WHOLE", 0)
     monkeypatch.setattr(expression, "CHUNK", 1000)
     monkeypatch.setattr(judging, "CHUNK", 1000)
-    monkeypatch.setattr(judging, "_SPAN", 2048)
+    monkeypatch.setattr(arrays, "_AT_A_TIME", 2048)
     in_pieces = compare_runs(a, b, layout=given)
 
     (first, second) = (

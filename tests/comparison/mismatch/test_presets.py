@@ -10,6 +10,7 @@ import random
 import numpy as np
 import pytest
 
+from mindrlhf_msprobe.comparison.pairing.frameworks import presets
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
 from mindrlhf_msprobe.comparison.pairing.names import match_names
 
@@ -191,3 +192,9 @@ def test_rows_of_a_fused_weight_that_both_have_in_another_order_are_the_same(tmp
     }
     fused = weights.fused["self_attention.linear_qkv"]
     assert np.array_equal(whole[fused.order], whole[order])
+
+
+def test_every_entry_names_roles_that_presets_know():
+    """A network that is added by an entry is called by the roles of all others, in no other."""
+    roles = {role for network in presets._NETWORKS for role in network}
+    assert roles == {*presets._IN_LAYERS, *presets._BESIDE}

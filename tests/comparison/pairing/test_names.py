@@ -9,10 +9,14 @@ from helpers.runs import Fault, record_training, slightly_more
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.common.patterns import Renaming
 from mindrlhf_msprobe.comparison.pairing.mapping import load_cells
 from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names
+from mindrlhf_msprobe.comparison.pairing.parameters import check_mapping, pair_parameters
 from mindrlhf_msprobe.errors import ConfigError, UsageError
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
+from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.records import Record
 
 REFERENCE = "reference_compute_log_prob"
 
@@ -315,6 +319,8 @@ def test_a_pattern_that_matches_nothing(plain, tmp_path, capsys):
         ("a.*.c", "*.c", "a.x.c.d", "x.c.d"),
         ("a.*", "b.*", "axx", None),
         ("a+b.*", "c.*", "a+b.x", "c.x"),
+        (r"a.*.\*", r"b.\*.*", "a.x.*", "b.*.x"),  # a star of a name has a backslash before it
+        (r"a\.\*", r"\*", "a.*.b", "*.b"),
         ("a.*", "b", "a.x.y", "b"),  # without a * in the target: a regular expression
         (r"a|b", "c", "b.x", "c.x"),
         (r"a\.(\d+)", r"b.\1", "a.12.w", "b.12.w"),
@@ -326,3 +332,29 @@ def test_a_pattern_that_matches_nothing(plain, tmp_path, capsys):
 def test_how_a_rule_renames(source, target, cell, name):
     """Patterns match whole names, or whole containers."""
     assert NameRule(source, target).rename(cell) == name
+
+
+def test_of_ten_thousand_lines_each_name_is_looked_up_once(tmp_path, monkeypatch):
+    """Whatever lines there are: names, names with `*`, patterns, and cells that are several."""
+    renamed = []
+
+    def rename(own, name, rename=Renaming.rename):
+        renamed.append(name)
+        return rename(own, name)
+
+    monkeypatch.setattr(Renaming, "rename", rename)
+    leaf = Leaf("mindspore.Tensor", "Float32", (4, 4))
+    lines, a, b = [], {}, {}
+    for n in range(10_000):
+        wildcard, pattern = f"'a*.{n}.w': 'b*.{n}.x'", rf"(\w)1\.{n}\.w: b1.{n}.x"
+        lines.append((f"a1.{n}.w: b1.{n}.x", wildcard, pattern)[n % 3])
+        for side, name in ((a, f"a1.{n}.w.weight"), (b, f"b1.{n}.x.weight")):
+            side[name] = Record(name, "parameters", name, leaf)
+    lines += [f"a1.{n}.q: [b1.{n}.l, b1.{n}.r]" for n in range(1000)]
+    mapping = load_cells(write(tmp_path / "map.yaml", "\n".join(lines)))
+    pairs, _ = pair_parameters(a, b, mapping)
+    assert [pair for pair in pairs if len(pair.records) < 2] == []
+    assert mapping.names.unused(["a1.7.w"])[:8] == [*mapping.names[:7], mapping.names[8]]
+    assert len(mapping.fused.unused(["a1.7.q"])) == 999
+    check_mapping(mapping, [*a, *(f"a1.{n}.q.weight" for n in range(1000))])
+    assert len(renamed) < 100_000

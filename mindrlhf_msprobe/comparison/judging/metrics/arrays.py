@@ -14,7 +14,8 @@ do that again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import cast
 
@@ -43,6 +44,7 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
     scratch,
 )
 from mindrlhf_msprobe.findings import Metrics
+from mindrlhf_msprobe.storage.arrays.expression import CHUNK, Expression
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, is_mapped
 from mindrlhf_msprobe.storage.records import Record
 
@@ -109,24 +111,15 @@ def check_comparable(a: np.ndarray, b: np.ndarray) -> None:
             raise TypeError(message("error.elements", dtype=str(array.dtype)))
 
 
-def sum_span(a: np.ndarray, b: np.ndarray, start: int, stop: int, tolerance: Tolerance) -> Sums:
-    """Return what the elements from `start` to `stop` add to the sums of two large arrays.
+def sum_part(a: np.ndarray, b: np.ndarray, start: int, tolerance: Tolerance) -> Sums:
+    """Return what a span of two large arrays adds to their sums.
 
     `summed` of the sums of all spans is what compare_arrays returns, to the last digit.
 
     Args:
-        a, b: 1-d and contiguous, of more than SMALL elements.
-        start: a multiple of BLOCK; and so is stop, but for the end.
-    """
-    return sum_part(a[start:stop], b[start:stop], start, tolerance)
-
-
-def sum_part(a: np.ndarray, b: np.ndarray, start: int, tolerance: Tolerance) -> Sums:
-    """Return what a span of two large arrays adds to their sums, as `sum_span` does.
-
-    Args:
-        a, b: the span of each: 1-d and contiguous.
-        start: the index of its first element, a multiple of BLOCK.
+        a, b: the span of each: 1-d and contiguous, of arrays of more than SMALL elements.
+        start: the index of its first element, a multiple of BLOCK; its size is one, too, but for
+            the last one.
     """
     exact = is_exact(a) and is_exact(b)
     sums = Sums(tolerance, exact, small=False, products=EachBlock())
@@ -152,6 +145,22 @@ def summed(spans: Iterable[Sums], size: int, tolerance: Tolerance) -> ArrayCompa
         return _finish(whole or Sums(tolerance, exact=False), size)
 
 
+def compare_opened(a: Expression, b: Expression, tolerance: Tolerance) -> ArrayComparison:
+    """Compare two tensors span by span, as compare_arrays does; little of them is in memory."""
+    check_comparable(np.empty(0, a.numpy_dtype), np.empty(0, b.numpy_dtype))
+
+    def spans() -> Iterator[Sums]:
+        start = 0
+        for x, y in zip(a.blocks(_AT_A_TIME), b.blocks(_AT_A_TIME), strict=True):
+            yield sum_part(x, y, start, tolerance)
+            start += len(x)
+
+    return summed(spans(), math.prod(a.shape), tolerance)
+
+
+_AT_A_TIME = CHUNK // BLOCK * BLOCK
+
+
 def in_row_major_order(compared: ArrayComparison, a: np.ndarray, b: np.ndarray) -> ArrayComparison:
     """Say where in row-major order the first mismatch is, which was counted as memory goes."""
     if compared.metrics.first_mismatch is None or not is_transposed(a, b):
@@ -168,8 +177,8 @@ def in_row_major_order(compared: ArrayComparison, a: np.ndarray, b: np.ndarray) 
 
 def _suits_library(a: np.ndarray, b: np.ndarray) -> bool:
     """Return whether blocks of these arrays are for the compiled library, as far as it can."""
-    alike = a.dtype == b.dtype == FLOAT32 and a.dtype.isnative and b.dtype.isnative
-    return alike and a.flags.c_contiguous and b.flags.c_contiguous and a.size > SMALL
+    native = a.dtype == b.dtype == FLOAT32 and a.dtype.isnative and b.dtype.isnative
+    return native and a.flags.c_contiguous and b.flags.c_contiguous and a.size > SMALL
 
 
 def _add_block(
@@ -256,7 +265,7 @@ Part = bool | Sums
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about the elements of two records.
+    """What is to be known of the elements of two records.
 
     Attributes:
         tolerance: for the comparison of their elements; None: whether their bytes are the same.
@@ -318,7 +327,7 @@ class Unanswered(Exception):
 
 
 class Elements:
-    """Answers what is asked about the elements of two records.
+    """Answers questions about the elements of two records.
 
     Args:
         span_bytes: of a pair of more than LEAST_SPANS times as many bytes, spans are to be
@@ -396,7 +405,7 @@ def answer_span(cut: Cut, number: int) -> Part:
     start, stop = cut.bounds(number)
     if cut.question.tolerance is None:
         return same_bytes(a[start:stop], b[start:stop])
-    return sum_span(a, b, start, stop, cut.question.tolerance)
+    return sum_part(a[start:stop], b[start:stop], start, cut.question.tolerance)
 
 
 class Gathering:

@@ -126,7 +126,7 @@ def blocks(
     """Cut two arrays of one shape into (flat index, block of a, block of b), in row-major order.
 
     A block is 1-d and contiguous. One of contiguous arrays is a view; of others, a copy of no more
-    than BLOCK elements. Pages of contiguous arrays that open_npy mapped are given back on the way;
+    than BLOCK elements. Pages of contiguous arrays that open_npy mapped are given back meanwhile;
     those of others, of which every block may touch the whole file, stay until the array is let go.
     """
     contiguous = a.flags.c_contiguous and b.flags.c_contiguous

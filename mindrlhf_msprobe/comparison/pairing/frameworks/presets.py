@@ -8,50 +8,97 @@ in its parallel core.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.pairing.names import NameRule
+from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRule, NameRules, literal
 
 _LAYERS = re.compile(r"(?:(.*)\.)?layers\.[0-9]+")
 
-#: What cells inside a layer are called; what lies inside others stands before these.
-_IN_LAYERS: tuple[tuple[str, ...], ...] = (
-    (
-        *("attention.apply_rotary_emb", "attention.infer_attention.rotary_embedding"),
-        *("self_attention.apply_rotary_pos_emb", "self_attention.rotary_embedding"),
-        *("attention.rotary_embedding", "self_attn.rotary_emb"),
-    ),
-    ("attention.wo", "self_attention.linear_proj", "self_attn.o_proj", "self_attention.dense"),
-    ("attention.wq", "self_attention.linear_q", "self_attn.q_proj"),
-    ("attention.wk", "self_attention.linear_k", "self_attn.k_proj"),
-    ("attention.wv", "self_attention.linear_v", "self_attn.v_proj"),
-    (
-        *("attention.w_qkv", "self_attention.linear_qkv", "self_attn.qkv_proj"),
-        *("self_attn.query_key_value", "self_attention.query_key_value"),
-    ),
-    ("attention.q_norm", "self_attention.q_layernorm", "self_attn.q_norm"),
-    ("attention.k_norm", "self_attention.k_layernorm", "self_attn.k_norm"),
-    ("feed_forward.w_gate_hidden", "mlp.linear_fc1", "mlp.gate_up_proj", "mlp.dense_h_to_4h"),
-    ("feed_forward.w1", "mlp.gating", "mlp.gate_proj"),
-    ("feed_forward.w3", "mlp.hidden", "mlp.up_proj"),
-    ("feed_forward.w2", "mlp.linear_fc2", "mlp.down_proj", "mlp.dense_4h_to_h"),
-    ("attention", "self_attention", "self_attn"),
-    ("feed_forward", "mlp"),
-    ("attention_norm", "input_layernorm", "input_norm"),
-    ("ffn_norm", "pre_mlp_layernorm", "post_attention_layernorm", "post_attention_norm"),
+#: What the cells of networks are called, by what they do; one that is called by several names has
+#: `|` between them. To know another network, add it here.
+NETWORKS = {
+    "MindFormers": """
+        attention=attention query=attention.wq key=attention.wk value=attention.wv
+        qkv=attention.w_qkv output=attention.wo
+        query_norm=attention.q_norm key_norm=attention.k_norm
+        rotary=attention.apply_rotary_emb|attention.rotary_embedding
+        rotary=attention.infer_attention.rotary_embedding
+        mlp=feed_forward gate=feed_forward.w1 up=feed_forward.w3
+        gate_up=feed_forward.w_gate_hidden down=feed_forward.w2
+        before_attention=attention_norm before_mlp=ffn_norm
+        embedding=tok_embeddings final_norm=norm_out table=freqs_mgr head=lm_head""",
+    "MindFormers, parallel core; Megatron": """
+        attention=self_attention query=self_attention.linear_q key=self_attention.linear_k
+        value=self_attention.linear_v qkv=self_attention.linear_qkv
+        output=self_attention.linear_proj
+        query_norm=self_attention.q_layernorm key_norm=self_attention.k_layernorm
+        rotary=self_attention.apply_rotary_pos_emb|self_attention.rotary_embedding
+        mlp=mlp gate=mlp.gating up=mlp.hidden gate_up=mlp.linear_fc1 down=mlp.linear_fc2
+        before_attention=input_layernorm before_mlp=pre_mlp_layernorm
+        embedding=word_embeddings final_norm=final_layernorm table=rotary_pos_emb
+        head=output_layer""",
+    "Hugging Face, vLLM": """
+        attention=self_attn query=self_attn.q_proj key=self_attn.k_proj value=self_attn.v_proj
+        qkv=self_attn.qkv_proj output=self_attn.o_proj
+        query_norm=self_attn.q_norm key_norm=self_attn.k_norm rotary=self_attn.rotary_emb
+        mlp=mlp gate=mlp.gate_proj up=mlp.up_proj gate_up=mlp.gate_up_proj down=mlp.down_proj
+        before_attention=input_layernorm before_mlp=post_attention_layernorm
+        embedding=embed_tokens final_norm=norm table=rotary_emb head=lm_head""",
+    "GLM": """
+        attention=self_attention qkv=self_attention.query_key_value|self_attn.query_key_value
+        output=self_attention.dense mlp=mlp gate_up=mlp.dense_h_to_4h down=mlp.dense_4h_to_h
+        before_attention=input_norm before_mlp=post_attention_norm final_norm=final_norm""",
+}
+#: What cells do inside a layer; what lies inside others stands before these. And beside the layers.
+_IN_LAYERS = (
+    *("rotary", "output", "query", "key", "value", "qkv", "query_norm", "key_norm"),
+    *("gate_up", "gate", "up", "down", "attention", "mlp", "before_attention", "before_mlp"),
 )
-#: What cells beside the layers are called, whatever is around them.
-_BESIDE = (
-    ("tok_embeddings", "word_embeddings", "embed_tokens"),
-    ("norm_out", "final_layernorm", "norm", "final_norm"),
-    ("freqs_mgr", "rotary_emb", "rotary_pos_emb"),
-    ("lm_head", "output_layer"),
-)
+_BESIDE = ("embedding", "final_norm", "table", "head")
 
 
-def preset_names(rollout: Iterable[str], training: Iterable[str]) -> tuple[NameRule, ...]:
+def _by_role(network: str) -> dict[str, list[str]]:
+    """Return what a network calls the cells of each role."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for item in NETWORKS[network].split():
+        role, _, names = item.partition("=")
+        found[role] += names.split("|")
+    return found
+
+
+_NETWORKS = [*map(_by_role, NETWORKS)]
+
+
+def called(role: str) -> list[str]:
+    """Return what any network calls the cells of a role."""
+    return [*dict.fromkeys(name for network in _NETWORKS for name in network.get(role, ()))]
+
+
+def own_names(*roles: str) -> list[tuple[str, ...]]:
+    """Return what networks that have cells of all these roles call them, inside what is around."""
+    known = [[network.get(role, [""])[0] for role in roles] for network in _NETWORKS]
+    return [tuple(name.rpartition(".")[2] for name in names) for names in known if all(names)]
+
+
+#: What fused cells are called, and their parts. In some networks one weight is called as a fused
+#: one of others is.
+FUSED: tuple[tuple[tuple[str, ...], list[tuple[str, ...]]], ...] = (
+    (
+        (*(name for (name,) in own_names("qkv")), "wqkv", "qkv"),
+        [*own_names("query", "key", "value"), ("q", "k", "v"), ("query", "key", "value")],
+    ),
+    (
+        tuple(name for (name,) in own_names("gate_up") if name != "dense_h_to_4h"),
+        own_names("gate", "up"),
+    ),
+)
+#: What projections are called whose rows a rotary embedding turns.
+ROTATED = [name for both in own_names("query", "key") for name in both]
+
+
+def preset_names(rollout: Iterable[str], training: Iterable[str]) -> NameRules:
     """Return what cells of the rollout network are called in the training network.
 
     Only where exactly one name of each network is known, and both are unlike. A wrapper around one
@@ -60,18 +107,18 @@ def preset_names(rollout: Iterable[str], training: Iterable[str]) -> tuple[NameR
     cells = {*rollout}, {*training}
     before = [_before_layers(one) for one in cells]
     if before[0] is None or before[1] is None:
-        return ()
-    return tuple(_rules(*cells, before[0], before[1]))
+        return NO_RULES
+    return NameRules(_rules(*cells, before[0], before[1]))
 
 
 def said_of_preset(
-    code: str, preset: Sequence[NameRule], rules: Sequence[NameRule], cells: Collection[str]
+    code: str, preset: NameRules, rules: NameRules, cells: Collection[str]
 ) -> Iterator[Message]:
     """Say which rules of a preset name cells of A that the caller's rules do not name."""
-    left = {cell for cell in cells if all(rule.rename(cell) is None for rule in rules)}
-    used = [rule for rule in preset if any(rule.rename(cell) is not None for cell in left)]
+    left = [cell for cell in cells if rules.rename(cell) is None]
+    used = sorted({number for cell in left for number in preset.numbers(cell)})
     if used:
-        shown = [f"{rule.source} → {rule.target}" for rule in used[:2]]
+        shown = [f"{preset[number].source} → {preset[number].target}" for number in used[:2]]
         yield message(code, count=len(used), rules=", ".join(shown))
 
 
@@ -84,13 +131,14 @@ def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[Na
     wrapped = a.endswith(b) or b.endswith(a)
     target = a if wrapped else b
     roles = _roles(rollout, a), _roles(training, b)
-    for names in _IN_LAYERS:
+    source, target = a.replace("*", r"\*"), literal(target)
+    for names in map(called, _IN_LAYERS):
         mine, theirs = ([name for name in names if name in known] for known in roles)
         if len(mine) == len(theirs) == 1 and mine != theirs:
-            yield NameRule(f"{a}layers.*.{mine[0]}", f"{target}layers.*.{theirs[0]}")
+            yield NameRule(f"{source}layers.*.{mine[0]}", f"{target}layers.*.{theirs[0]}")
     if not wrapped:
-        yield NameRule(f"{a}layers.*", f"{b}layers.*")
-    for names in _BESIDE:
+        yield NameRule(f"{source}layers.*", f"{target}layers.*")
+    for names in map(called, _BESIDE):
         mine, theirs = (
             [c for c in cells if c.rpartition(".")[2] in names and "layers." not in c]
             for cells in (rollout, training)
@@ -102,7 +150,7 @@ def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[Na
             elif b.endswith(a):
                 name = name.removeprefix(b[: len(b) - len(a)])
             if name != mine[0]:
-                yield NameRule(re.escape(mine[0]), name)
+                yield NameRule(re.escape(mine[0]), literal(name))
 
 
 def _before_layers(cells: set[str]) -> str | None:

@@ -1,6 +1,6 @@
 """Which record of a cell on MindSpore is which of its module on PyTorch.
 
-Both call what they are given otherwise (by position, by keyword), and return otherwise: values are
+Both are given the same in other forms (by position, by keyword), and return it so: values are
 paired by their order, as far as shapes fit. Parameters are paired by their names.
 """
 
@@ -197,11 +197,11 @@ def _arguments(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]
         for one, other in pairs.items()
         if a[one].leaf.is_tensor and b[other].leaf.is_tensor
     }
-    alike = (
+    same = (
         a[x].leaf.dtype == b[y].leaf.dtype and a[x].leaf.shape == b[y].leaf.shape
         for x, y in tensors.items()
     )
-    return tensors if tensors and all(alike) else None
+    return tensors if tensors and all(same) else None
 
 
 def _values(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]:

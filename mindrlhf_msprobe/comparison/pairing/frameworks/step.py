@@ -8,30 +8,34 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 
 import numpy as np
 
-from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.composed import composed, joined, transposed
-from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names, said_of_preset
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import (
+    FUSED,
+    ROTATED,
+    preset_names,
+    said_of_preset,
+)
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
     Across,
     alike_parameters,
     of_pytorch,
 )
 from mindrlhf_msprobe.comparison.pairing.fused import (
-    PRESETS,
     Fused,
     as_most,
     find_fused,
     find_reordered,
+    order_between,
     row_keys,
 )
 from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep
-from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
-from mindrlhf_msprobe.comparison.pairing.names import NameRule, match_names, of_any_layer
+from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, FusedRules
+from mindrlhf_msprobe.comparison.pairing.names import NameRules, match_names, of_any_layer
 from mindrlhf_msprobe.comparison.pairing.planner import StepData
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -52,7 +56,7 @@ _ACTIVATIONS = ("act_fn", "activation_func")
 
 
 def translate(
-    a: StepData, b: StepData, rules: tuple[NameRule, ...], fused: Sequence[FusedRule] = ()
+    a: StepData, b: StepData, rules: NameRules, fused: FusedRules = NONE_FUSED
 ) -> CutStep:
     """Bring both sides together as far as one network on two frameworks differs.
 
@@ -72,7 +76,7 @@ def translate(
         dtypes = {str(leaf.dtype) for leaf in leaves if leaf.is_tensor and not leaf.is_discrete}
         floats.append(sorted(dtypes))
     preset = preset_names(cells[0], cells[1])
-    all_rules = (*rules, *preset)
+    all_rules = NameRules((*rules, *preset))
     notes = [*said_of_preset("pairing.preset", preset, rules, cells[0])]
     if floats[0] != floats[1]:
         notes.append(message("pairing.other_floats", a=floats[0], b=floats[1]))
@@ -91,20 +95,6 @@ def translate(
     return CutStep(data, tuple(notes), rules=all_rules, across=across)
 
 
-@dataclass(frozen=True)
-class _OwnRule(FusedRule):
-    """What a caller says of a fused cell by each run's own names, asked by common ones."""
-
-    own: Mapping[str, str] = field(default_factory=dict)
-    common: Callable[[str], str | None] = str
-
-    def parts_of(self, cell: str) -> tuple[str, ...] | None:
-        """Return the common names of the parts of a cell; None: it is not meant."""
-        found = FusedRule.parts_of(self, self.own.get(cell, cell))
-        names = [self.common(part) for part in found or ()]
-        return tuple(name for name in names if name) if found and all(names) else None
-
-
 class _Side:
     """One run, whose entries may become others."""
 
@@ -113,8 +103,12 @@ class _Side:
         self.common = common
         self._prefix = prefix
 
-    def _name(self, entry: Entry) -> str | None:
-        return self.common(entry.cell) if not is_operator(entry.name) else None
+    def _named(self) -> Iterator[tuple[str, Entry]]:
+        """Yield the entries of cells, and the common names of these."""
+        for entry in self.data.entries:
+            name = None if is_operator(entry.name) else self.common(entry.cell)
+            if name is not None:
+                yield name, entry
 
     def _called(self, entry: Entry, common: str) -> str:
         """Return the name of an entry as one of the cell with this common name."""
@@ -124,46 +118,36 @@ class _Side:
 
     def cells(self) -> set[str]:
         """Return the common names of its cells."""
-        return {name for entry in self.data.entries if (name := self._name(entry)) is not None}
+        return {name for name, _ in self._named()}
 
     def parameters(self) -> dict[str, Record]:
         """Return the first record of each parameter, by common names."""
         found: dict[str, Record] = {}
-        for entry in self.data.entries:
-            if entry.direction == "forward" and (cell := self._name(entry)) is not None:
-                for record in entry.records:
-                    if record.io == "parameters" and record.leaf.is_tensor:
-                        found.setdefault(network_name(cell, record.path), record)
+        for cell, entry in self._named():
+            for record in entry.records if entry.direction == "forward" else ():
+                if record.io == "parameters" and record.leaf.is_tensor:
+                    found.setdefault(network_name(cell, record.path), record)
         return found
 
     def own_names(self) -> dict[str, str]:
         """Return common name → its own name, of its cells."""
-        return {
-            name: entry.cell
-            for entry in self.data.entries
-            if (name := self._name(entry)) is not None
-        }
+        return {name: entry.cell for name, entry in self._named()}
 
     def only_here(self, other: _Side) -> frozenset[str]:
-        """Return its cells that the other framework does otherwise, in no cell, in any layer.
+        """Return its cells that the other framework does without a cell of its own, in any layer.
 
         One with parameters is none of them: the other network has to have these somewhere.
         """
         theirs = {of_any_layer(name) for name in other.cells()}
         weighty = {cell_of_parameter(name) for name in self.parameters()}
-        found = set()
-        for entry in self.data.entries:
-            name = self._name(entry)
-            if name is not None and name not in weighty and of_any_layer(name) not in theirs:
-                found.add(entry.cell)
-        return frozenset(found)
+        own = ((name, entry) for name, entry in self._named() if name not in weighty)
+        return frozenset(entry.cell for name, entry in own if of_any_layer(name) not in theirs)
 
     def by_cell(self) -> dict[str, dict[tuple[str, str, int], Entry]]:
         """Return common name → (phase, direction, call) → entry."""
         found: dict[str, dict[tuple[str, str, int], Entry]] = defaultdict(dict)
-        for entry in self.data.entries:
-            if (cell := self._name(entry)) is not None:
-                found[cell][entry.phase, entry.direction, entry.call] = entry
+        for cell, entry in self._named():
+            found[cell][entry.phase, entry.direction, entry.call] = entry
         return found
 
     def replace(self, changed: Mapping[int, Entry | None]) -> None:
@@ -204,13 +188,12 @@ class _Side:
         """
         io = PARAMETERS_GRAD if direction == PARAMETERS_GRAD else "parameters"
         found: dict[str, tuple[Entry, Record]] = {}
-        for entry in self.data.entries:
-            if entry.direction == direction and (cell := self._name(entry)) is not None:
-                for record in entry.records:
-                    if record.io == io and record.leaf.is_tensor:
-                        own, dot, rest = record.path.partition(".")
-                        first = next(iter(alike_parameters(own)), own)
-                        found.setdefault(f"{cell} {first}{dot}{rest}", (entry, record))
+        for cell, entry in self._named():
+            for record in entry.records if entry.direction == direction else ():
+                if record.io == io and record.leaf.is_tensor:
+                    own, dot, rest = record.path.partition(".")
+                    first = next(iter(alike_parameters(own)), own)
+                    found.setdefault(f"{cell} {first}{dot}{rest}", (entry, record))
         return found
 
     def take_activations(self, other: _Side) -> Iterator[Message]:
@@ -243,7 +226,7 @@ class _Side:
         if found:
             yield message("pairing.activations", count=found)
 
-    def join(self, other: _Side, rules: Sequence[FusedRule]) -> Iterator[Message]:
+    def join(self, other: _Side, rules: FusedRules) -> Iterator[Message]:
         """Make one cell of several, where the other network has one."""
         by_cell = self.by_cell()
         found = self._fused_in(other, rules)
@@ -258,7 +241,7 @@ class _Side:
                 shown = f"{some[0].cell} = {', '.join(some[0].parts)}"
                 yield message(code, count=len(some), shown=shown)
 
-    def _fused_in(self, other: _Side, rules: Sequence[FusedRule]) -> list[Fused]:
+    def _fused_in(self, other: _Side, rules: FusedRules) -> list[Fused]:
         """Return the cells of the other network that are several here, by weights of one alone."""
         own_cells, their_cells = self.cells(), other.cells()
         parts = {
@@ -273,8 +256,7 @@ class _Side:
         }
         if not left or not parts:
             return []
-        own_names = other.own_names()
-        named = [_OwnRule(rule.parts, rule.groups, own_names, self.common) for rule in rules]
+        named = rules.by_names(other.own_names(), self.common)
         return as_most(find_fused(left, parts, named).values(), named)
 
     def _join(
@@ -374,8 +356,7 @@ def of_inputs(entries: Iterable[Entry]) -> bool | None:
     return None
 
 
-_FUSED = {name for names, _ in PRESETS for name in names}
-_ROTATED = ("wq", "wk", "q_proj", "k_proj", "linear_q", "linear_k")
+_FUSED = {name for names, _ in FUSED for name in names}
 #: How rows are ordered: of a fused weight their places, of a rotated one the rows of a head and
 #: which network turns halves; empty: both networks have them in one order.
 _Kind = tuple[int, ...]
@@ -385,8 +366,8 @@ _AS_THEY_ARE: _Kind = ()
 def orders_of(mine: Mapping[str, Record], theirs: Mapping[str, Record]) -> dict[str, np.ndarray]:
     """Return cell → which row of its weight each row of the other network's is.
 
-    A network reads the rows of all its layers alike. So the order that most of them have counts
-    for all: of one that has its rows otherwise, as a weight that was not converted, they differ.
+    A network reads the rows of all its layers in one order. So the one that most of them have
+    counts for all: of a layer that has another one, as where it was not converted, they differ.
     Where no order has more of them than the order of both being the same, that counts.
 
     Args:
@@ -409,7 +390,7 @@ def orders_of(mine: Mapping[str, Record], theirs: Mapping[str, Record]) -> dict[
     rotated = {
         cell_of_parameter(n): _rotary_kind(r, theirs[n])
         for n, r in fitting.items()
-        if _last(n) in _ROTATED
+        if _last(n) in ROTATED
     }
     kind = _of_most(rotated)
     for cell in rotated if kind else ():
@@ -456,9 +437,8 @@ def _rotary_kind(mine: Record, theirs: Record) -> _Kind | None:
         return None
     if np.array_equal(own, others):
         return _AS_THEY_ARE
-    places = {key: number for number, key in enumerate(own.tolist())}
-    order = np.array([places.get(key, -1) for key in others.tolist()])
-    if len(places) != len(order) or (order < 0).any():
+    order = order_between(own, others)
+    if order is None:
         return None
     for width in range(2, len(order) + 1, 2):
         for turned in (0, 1):
@@ -505,7 +485,13 @@ def reordered_entry(entry: Entry, order: np.ndarray) -> Entry:
     Args:
         order: which row each one is; what has another number of rows stays as it is.
     """
-    records = [_reordered(record, entry.direction, order) for record in entry.records]
+    records = []
+    for record in entry.records:
+        shape = record.leaf.shape or ()
+        axis = 0 if record.io in _WEIGHTS else len(shape) - 1
+        if _has_rows(record, entry.direction) and shape and shape[axis] == len(order):
+            record = joined([record], record.name, axis=axis, order=order.tolist())
+        records.append(record)
     return replace(entry, records=tuple(records))
 
 
@@ -550,11 +536,3 @@ def _of_all_rows(fused: Fused, each: Sequence[Entry], first: Record, name: str) 
         turned=matrix and fused.parts_transposed,
         turned_back=matrix and fused.transposed,
     )
-
-
-def _reordered(record: Record, direction: str, order: np.ndarray) -> Record:
-    shape = record.leaf.shape or ()
-    axis = 0 if record.io in _WEIGHTS else len(shape) - 1
-    if not _has_rows(record, direction) or not shape or shape[axis] != len(order):
-        return record
-    return joined([record], record.name, axis=axis, order=order.tolist())

@@ -25,12 +25,12 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.pairing.composed import together
-from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import FUSED, preset_names
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
-from mindrlhf_msprobe.comparison.pairing.fused import PRESETS, find_fused
+from mindrlhf_msprobe.comparison.pairing.fused import find_fused
 from mindrlhf_msprobe.comparison.pairing.mapping import interleaved
-from mindrlhf_msprobe.comparison.pairing.names import NUMBER, ROOT, of_any_layer, renamed
-from mindrlhf_msprobe.comparison.pairing.operators import ALIKE, may_be_one
+from mindrlhf_msprobe.comparison.pairing.names import NUMBER, ROOT, literal, of_any_layer
+from mindrlhf_msprobe.comparison.pairing.operators import NEAR, may_be_one
 from mindrlhf_msprobe.comparison.pairing.view import views
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -94,7 +94,7 @@ def _alone(cells: Sequence[Cell], others: Sequence[Cell]) -> Iterator[Cell]:
             continue
         near = theirs
         if is_finite(own.norm) and len(known) == len(theirs):  # of very many only like ones
-            low, high = own.norm * (1 - 2 * ALIKE), own.norm * (1 + 2 * ALIKE)
+            low, high = own.norm * (1 - 2 * NEAR), own.norm * (1 + 2 * NEAR)
             near = known[bisect_left(norms, low) : bisect_right(norms, high)]
         if not any(may_be_one(own, leaf) for leaf in near):
             yield cell
@@ -130,7 +130,7 @@ def _made_of(cell: Cell, near: Sequence[Cell]) -> Iterator[Match]:
             ordered, groups = _order(cell, parts)
             names = {part.name.rpartition(".")[2] for part in ordered}
             last = cell.name.rpartition(".")[2]
-            usual = any(last in of and any({*one} == names for one in each) for of, each in PRESETS)
+            usual = any(last in of and any({*one} == names for one in each) for of, each in FUSED)
             confidence = _VALUES * values / compared + _SHAPES + _NAMES * usual
             confidence += _STRUCTURE * (1 - abs(cell.place - ordered[0].place))
             yield Match(cell, ordered, confidence, values, compared, groups)
@@ -223,13 +223,14 @@ class Line:
     """One line of a proposal.
 
     Attributes:
-        source, target: what cells of A, and of B, are called; `*` stands for the layers. Of a
-            cell that several are: it, in either run, and its parts in the other one.
+        source, target: what cells of A, and of B, are called. Of a cell that several are: it, in
+            either run, and its parts in the other one.
         confidence: between 0 and 1, the least of all layers.
         cells: how many cells it is of.
         values: of the parameters and outputs that were compared, how many agree.
         compared: how many these are.
         groups: how many times the parts alternate in the rows of a fused weight; 0: unknown.
+        of_layers: whether `*` stands for their numbers; one that a name has is then `\\*`.
     """
 
     source: str
@@ -239,6 +240,7 @@ class Line:
     values: int
     compared: int
     groups: int = 1
+    of_layers: bool = False
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,7 @@ class Suggestion:
 
     Attributes:
         path: where it was written.
-        lines: of cells that are called otherwise in B, those inside others first.
+        lines: of cells that are called by another name in B, those inside others first.
         alone: of A and of B, the cells without partner, in any layer.
     """
 
@@ -322,7 +324,7 @@ def _proposed(
     known[1] |= {pair.parts[0].name for pair in pairs}
     lines = _lines(pairs)
     # A rule holds for what lies inside, too: those inside come first, single names before layers.
-    lines.sort(key=lambda line: (-line.source.count("."), "*" in line.source, line.source))
+    lines.sort(key=lambda line: (-line.source.count("."), line.of_layers, line.source))
     renaming = [line for line in lines if line.source != line.target]
     said = [  # one that keeps its name says something where another line would rename it
         line
@@ -344,8 +346,12 @@ def _pairs(a: Sequence[Cell], b: Sequence[Cell]) -> list[Match]:
         by_size[_size(cell)].append(cell)
     scored = []
     for i, x in enumerate(a):
-        expected = renamed(preset, x.name)
-        for y in _likely(x, by_size[_size(x)]):
+        expected = preset.renamed(x.name)
+        likely = by_size[_size(x)]
+        if len(likely) > _MOST_OF_SIZE:  # of very many those at its place
+            at = bisect_left(likely, x.place, key=lambda other: other.place)
+            likely = likely[max(at - _MOST_OF_SIZE // 2, 0) :][:_MOST_OF_SIZE]
+        for y in likely:
             match = _match(x, y, expected)
             if match.confidence >= _LEAST:
                 scored.append((-match.confidence, abs(x.place - y.place), i, y.name, match))
@@ -362,14 +368,6 @@ def _pairs(a: Sequence[Cell], b: Sequence[Cell]) -> list[Match]:
 def _size(cell: Cell) -> tuple[int, ...]:
     """Return how many elements its first output has; without one, each of its parameters."""
     return tuple(map(elements, cell.outputs[:1] or cell.parameters.values()))
-
-
-def _likely(cell: Cell, others: Sequence[Cell]) -> Sequence[Cell]:
-    """Return which of cells of one size may be a cell: of very many those at its place."""
-    if len(others) <= _MOST_OF_SIZE:
-        return others
-    at = bisect_left(others, cell.place, key=lambda other: other.place)
-    return others[max(at - _MOST_OF_SIZE // 2, 0) :][:_MOST_OF_SIZE]
 
 
 def _match(x: Cell, y: Cell, expected: str) -> Match:
@@ -392,22 +390,26 @@ def _match(x: Cell, y: Cell, expected: str) -> Match:
     near = 1 - abs(x.place - y.place)
     structure = (near + numbers) / 2
     ends = x.name.rpartition(".")[2] == y.name.rpartition(".")[2]
-    alike = ends or x.class_name == y.class_name != ""
-    names_alike = 1.0 if expected == y.name else 0.5 if alike else 0.0
+    similar = ends or x.class_name == y.class_name != ""
+    of_names = 1.0 if expected == y.name else 0.5 if similar else 0.0
     confidence = _VALUES * equal / count + _SHAPES * fitting / count
-    confidence += _STRUCTURE * structure + _NAMES * names_alike
+    confidence += _STRUCTURE * structure + _NAMES * of_names
     return Match(x, (y,), confidence, equal, len(tensors))
 
 
 def _lines(matches: Iterable[Match]) -> list[Line]:
     """Return a line for each cell and what it is, those of layers together."""
-    found: dict[tuple[str, ...], list[Match]] = defaultdict(list)
+    found: dict[tuple[bool, tuple[str, ...]], list[Match]] = defaultdict(list)
     for match in matches:
         names = [cell.name for cell in (match.cell, *match.parts)]
-        alike = len({tuple(NUMBER.findall(name)) for name in names}) == 1
-        found[tuple(map(of_any_layer, names) if alike else names)].append(match)
+        numbers = {tuple(NUMBER.findall(name)) for name in names}
+        of_layers = len(numbers) == 1 and numbers != {()}
+        if of_layers:
+            names = [names[0].replace("*", r"\*"), *map(literal, names[1:])]
+            names = [*map(of_any_layer, names)]
+        found[of_layers, tuple(names)].append(match)
     lines = []
-    for (source, *parts), group in found.items():
+    for (of_layers, (source, *parts)), group in found.items():
         known = {one.groups for one in group if one.groups}
         lines.append(
             Line(
@@ -418,6 +420,7 @@ def _lines(matches: Iterable[Match]) -> list[Line]:
                 sum(one.values for one in group),
                 sum(one.compared for one in group),
                 known.pop() if len(known) == 1 else 0,
+                of_layers,
             )
         )
     return lines
@@ -427,14 +430,15 @@ def _text(found: Suggestion) -> str:
     head = [f"# {line}" for line in str(message("suggest.head")).splitlines()]
     body = []
     for line in found.lines:
-        numbered = any("*" in name for name in (line.source, *line.target))
         source = line.source
-        if not numbered and not re.fullmatch(r"[\w.]+", source):
-            source = re.escape(source)  # a pattern; dots stand for themselves anyway
-        target: Any = line.target
-        if not isinstance(target, str):
-            parts = [*target]
-            target = {"parts": parts, "groups": line.groups} if line.groups > 1 else parts
+        parts = [line.target] if isinstance(line.target, str) else [*line.target]
+        if not line.of_layers:
+            parts = [*map(literal, parts)]
+            if not re.fullmatch(r"[\w.]+", source):
+                source = re.escape(source)  # a pattern; dots stand for themselves anyway
+        target: Any = parts if len(parts) > 1 else parts[0]
+        if line.groups > 1:
+            target = {"parts": parts, "groups": line.groups}
         body.append(f"{_in_yaml(source)}: {_in_yaml(target)}  # {say_line(line)}")
     left = [
         f"# {message('suggest.alone', side=side, names=', '.join(names))}"

@@ -18,7 +18,6 @@ from mindrlhf_msprobe.storage.arrays.expression import BySpans, Tile, Tiled
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     Checkpoint,
     CheckpointError,
-    ComposedTensor,
     StoredTensor,
 )
 from mindrlhf_msprobe.storage.foreign.checkpoints.strategy import Cut, Strategy, read_strategies
@@ -193,7 +192,7 @@ def _of_stage(
     ]
     whole = [n * size for n, size in zip(cut.parts, shape)]
     held = [_one(name, same) for same in shards.values()]
-    return ComposedTensor(name, dtype, Tiled(held, tiles, whole))
+    return StoredTensor(name, dtype, tuple(whole), made_of=Tiled(held, tiles, whole))
 
 
 def _why_not_one(held: Sequence[StoredTensor]) -> Message | None:
@@ -229,5 +228,5 @@ def _one(name: str, copies: Sequence[StoredTensor]) -> StoredTensor:
     """Return what several ranks hold as one parameter."""
     if len(copies) == 1:
         return copies[0]
-    made_of = Copies(name, copies)
-    return ComposedTensor(name, copies[0].dtype, made_of, _why_not_one(copies))
+    first, made_of = copies[0], Copies(name, copies)
+    return StoredTensor(name, first.dtype, first.shape, _why_not_one(copies), made_of)

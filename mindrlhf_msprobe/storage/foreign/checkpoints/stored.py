@@ -152,6 +152,9 @@ class StoredTensor(BySpans):
         name, shape: as the checkpoint has them.
         dtype: by MindSpore's name, e.g. BFloat16.
         why: why its elements cannot be read; None if they can.
+
+    Args:
+        made_of: what has its elements, if they do not lie in a file as they are.
     """
 
     def __init__(
@@ -160,8 +163,9 @@ class StoredTensor(BySpans):
         dtype: str,
         shape: tuple[int, ...],
         why: Message | None = None,
+        made_of: Expression | None = None,
     ) -> None:
-        super().__init__(shape)
+        super().__init__(shape, () if made_of is None else (made_of,))
         self.name = name
         self.dtype = dtype
         self.why = why
@@ -176,18 +180,8 @@ class StoredTensor(BySpans):
         wider = self.dtype == BFLOAT16 or self.dtype in FLOAT8
         return np.dtype(np.float32) if wider else STORED[self.dtype]
 
-
-class ComposedTensor(StoredTensor):
-    """A parameter that is made of others."""
-
-    def __init__(
-        self, name: str, dtype: str, made_of: Expression, why: Message | None = None
-    ) -> None:
-        super().__init__(name, dtype, made_of.shape, why)
-        self.sources = (made_of,)
-
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the elements from `start` to before `stop`, as `StoredTensor` says."""
+        """Return the elements from `start` to before `stop`, as `Expression.read` says."""
         return self.sources[0].read(start, stop)
 
 
@@ -201,7 +195,7 @@ class FileTensor(StoredTensor):
         self._pieces = pieces
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Return the elements from `start` to before `stop`, as `StoredTensor` says."""
+        """Return the elements from `start` to before `stop`, as `Expression.read` says."""
         stored = STORED[self.dtype]
         first, last = start * stored.itemsize, stop * stored.itemsize
         parts, at = [], 0

@@ -84,7 +84,7 @@ def read_strategies(paths: Iterable[Path], root: Path) -> Strategy:
     """Return what several strategy files say together: those of each stage, or a merged one.
 
     Raises:
-        CheckpointError: one cannot be read, or two say otherwise of the same parameter.
+        CheckpointError: one cannot be read, or two say other things of the same parameter.
     """
     found: Strategy = {}
     seen: set[bytes] = set()
@@ -195,7 +195,11 @@ def _cut(
     devices: list[Any], tensor_map: list[list[Any]], split: list[Any], field: Any, shards: Any
 ) -> Cut | Message:
     """Return how a parameter is cut, or why that is not known."""
-    if not _is_layout(devices, tensor_map, [*split, field, shards]):
+    named = [n for of in tensor_map for n in of]
+    numbers = [*devices, *named, *split, field, shards]
+    if not all(type(n) is int for n in numbers) or not all(n > 0 for n in devices):
+        return message("checkpoint.layout")
+    if math.prod(devices) > _MOST_DEVICES or not all(-1 <= n < len(devices) for n in named):
         return message("checkpoint.layout")
     if any(split) or field:
         return message("checkpoint.uneven")
@@ -209,13 +213,3 @@ def _cut(
     if free % parts or (parts > 1 and not axes):
         return message("checkpoint.layout")
     return Cut(tuple(devices), axes, parts)
-
-
-def _is_layout(devices: list[Any], tensor_map: list[list[Any]], others: list[Any]) -> bool:
-    """Return whether all are integers, and the map names axes of a matrix that may be."""
-    named = [n for of in tensor_map for n in of]
-    if not all(type(n) is int for n in [*devices, *named, *others]):
-        return False
-    if not all(n > 0 for n in devices) or math.prod(devices) > _MOST_DEVICES:
-        return False
-    return all(-1 <= n < len(devices) for n in named)
