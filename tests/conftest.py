@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 from helpers.command_line import CommandLine
 from helpers.programs import ALL_LAYERS, TESTS
+from hypothesis import HealthCheck, settings
 
 # Both frameworks read these while they are imported, so they are set before any test module loads.
 os.environ["GLOG_v"] = "3"  # noqa: SIM112
@@ -61,6 +62,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = SEED
     config.option.loadscopereorder = False
+    # How long an example takes says how busy the machine is.
+    settings.register_profile(
+        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

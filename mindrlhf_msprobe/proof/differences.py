@@ -154,7 +154,7 @@ def _variables(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError.saying("error.unread", value=path, value2=error) from None
+        raise UsageError.saying("error.unread", path=path, why=error) from None
     found = {}
     for line in map(str.strip, lines):
         match = _VARIABLE.fullmatch(line)

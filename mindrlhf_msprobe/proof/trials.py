@@ -88,7 +88,7 @@ class Trials:
             self.output.mkdir(parents=True, exist_ok=True)
             write_json(file, known)
         except (OSError, ValueError) as error:
-            raise RunError.saying("error.unread", value=output, value2=error) from None
+            raise RunError.saying("error.unread", path=output, why=error) from None
 
     def make(
         self,
