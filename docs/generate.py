@@ -55,7 +55,8 @@ HOMES = {
 BRIEF = {
     "Probe": ("record_more", "enter_phases", "leave_phases"),
     "Run": (
-        *("dialect", "directories", "each_entry", "entries_of", "first_weights", "foreign"),
+        *("dialect", "directories", "each_entry", "entries_named", "entries_of"),
+        *("first_weights", "foreign"),
         *("initial_weights", "is_thinned", "journal", "journal_path", "keys_at", "layer_places"),
         *("left_out", "lines", "locator", "manifests", "missing_ranks", "network_of", "phases_at"),
         *("places", "side_lines", "stop_of", "timed_steps", "times_are_lost"),

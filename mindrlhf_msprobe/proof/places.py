@@ -89,7 +89,7 @@ def head_of(entry: str) -> str:
     return re.sub(r"\.(forward|backward|parameters_grad)\.\d+$", "", entry)
 
 
-def alike(head: str) -> str:
+def without_layer(head: str) -> str:
     """Return a cell with its layer's number left out: the same cell of all layers."""
     return re.sub(r"(?<=\.)\d+(?=\.)", "*", head)
 

@@ -24,10 +24,10 @@ from mindrlhf_msprobe.proof.places import (
     OF_A_CELL,
     NoPlaceError,
     Place,
-    alike,
     disagreeing,
     head_of,
     places_of,
+    without_layer,
 )
 from mindrlhf_msprobe.proof.trials import Trial, TrialError, Trials, takes, why_of
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
@@ -201,8 +201,8 @@ class _Rounds:
 
     def _widened(self, place: Place, tensors: Run) -> Place:
         """Return the same cell of all layers, where that of another layer was to blame before."""
-        kinds = {alike(head) for head in place.entries}
-        before = [p for p in self._places if kinds & {alike(head) for head in p.entries}]
+        kinds = {without_layer(head) for head in place.entries}
+        before = [p for p in self._places if kinds & {without_layer(head) for head in p.entries}]
         if place.what != OF_A_CELL or not before:
             return place
         phases = tuple(dict.fromkeys(name for one in (*before, place) for name in one.phases))
@@ -212,7 +212,7 @@ class _Rounds:
             if at.phase in phases
             for entry in tensors.each_entry(*at)
         }
-        entries = tuple(sorted(head for head in heads if alike(head) in kinds))
+        entries = tuple(sorted(head for head in heads if without_layer(head) in kinds))
         return replace(place, entries=entries, phases=phases)
 
     def _take_cause(self, where: Where, reasons: Messages, place: Place, explained: int) -> None:
