@@ -284,7 +284,7 @@ def _grafts(name: str, value: Any) -> tuple[dict[str, Any], ...]:
 def _graft(name: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise _fail(name, given, message("config.graft"))
-    of_load = "modules" in given  # msprobe's: what a module is given
+    of_load = "modules" in given or "path" in given  # msprobe's: what a module is given
     items = {_OF_LOAD.get(key, key) if of_load else key: item for key, item in given.items()}
     if of_load:
         items.pop("dump_after_load", None)

@@ -33,7 +33,7 @@ _IGNORED = (
 )
 _IGNORED_IN_TASK = ("device", "precision", "file_format", "diff_nums", "check_mode")
 #: Those that would record something else than what is recorded here, unless they are empty.
-_NOT_OFFERED = ("load", "dump_enable")
+_NOT_OFFERED = ("dump_enable",)
 _NOT_OFFERED_IN_TASK = ("tensor_list", "slice", "request_id", "backward_input", "bench_path")
 #: The settings of grad_probe, with msprobe's defaults.
 _OF_GRADIENTS = {"grad_level": "L1", "param_list": [], "bounds": [-1, 0, 1]}
@@ -101,6 +101,7 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         **{"step_start": 0, "step_end": NO_END, **span},
         **_READ.get(task, _section)(f"{where}: {task}", section),
         **{name: settings[name] for name in _OWN if name in settings},
+        "graft": _checked(f"{where}: load", "graft", settings.get("load")),
         "phases": {UNNAMED_PHASE: ROLE},
     }
 
@@ -121,7 +122,7 @@ def _read(path: Any) -> dict[str, Any]:
 
 def _check_keys(where: str, settings: Mapping[str, Any]) -> None:
     known = (
-        *("task", "dump_path", "rank", "step", "level"),
+        *("task", "dump_path", "rank", "step", "level", "load"),
         *(*_IGNORED, *_NOT_OFFERED, *TASKS, *_OTHER_TASKS, *_OWN),
     )
     for name, value in settings.items():
