@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty, tolerances_of
-from mindrlhf_msprobe.cli.prove import add_experiment, usage_of
+from mindrlhf_msprobe.cli.prove import add_experiment, end_on_sigterm, usage_of
 from mindrlhf_msprobe.errors import SAME, UNDECIDED
 from mindrlhf_msprobe.report.answer import Answer
 
@@ -27,6 +27,7 @@ def _hunt(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.report.proof import hunt_lines
 
     refuse_empty(arguments.output_path, arguments.good)
+    end_on_sigterm()
     found = hunt(
         Search(
             arguments.between,

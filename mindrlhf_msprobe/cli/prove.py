@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,6 +45,16 @@ def add_experiment(command: Command) -> None:
     command.set_defaults(arguments=[""])
 
 
+def end_on_sigterm() -> None:
+    """Let SIGTERM end this process as Ctrl-C does: with the command that it runs."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, end)
+
+
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return what is for this command line, and the command behind `--`."""
     own = list(arguments)
@@ -57,6 +69,7 @@ def _prove(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.report.proof import proof_lines
 
     refuse_empty(*arguments.runs, arguments.output_path)
+    end_on_sigterm()
     a, b = map(Path, arguments.runs)
     found = prove(
         Experiment(

@@ -14,6 +14,9 @@ class Conclusion(Keyword):
     """What the rounds of `prove` show."""
 
     PROVEN = "proven"  #: with A's tensors at the places named, everything agrees
+    NOT_SEPARATED = (
+        "not_separated"  #: the same, but faults of the trainer's own code are not told apart
+    )
     NOT_ALONE = "not_alone"  #: they explain a part; something still differs
     NOT_THE_CAUSE = "not_the_cause"  #: what follows differs with A's tensors there as without
     NOT_REPRODUCIBLE = "not_reproducible"  #: B run again differs elsewhere, or not at all
@@ -50,9 +53,9 @@ class ProvenCause(Shown):
 
     Attributes:
         where: where it first differed.
-        entries, what, phases: what was put in, as `graft` has it.
+        entries, what, phases, steps: what was put in, as `graft` has it; no steps: in all.
         explained: how many records behind it agree with A since.
-        keys: key data between it and what was put in, which cannot be put in themselves.
+        keys: key data that still differ: what the trainer computed before what was put in.
         reasons: what the comparison says of it.
     """
 
@@ -60,6 +63,7 @@ class ProvenCause(Shown):
     entries: tuple[str, ...]
     what: tuple[str, ...]
     phases: tuple[str, ...]
+    steps: tuple[int, ...] = ()
     explained: int = 0
     keys: tuple[str, ...] = ()
     reasons: Messages = ()

@@ -37,7 +37,7 @@ _WELL = (
 )
 _NOT_WELL = (
     *("diverged", "parted", "unhealthy", "wrong"),
-    *("not_alone", "not_the_cause", "not_reproducible"),
+    *("not_alone", "not_the_cause", "not_reproducible", "not_separated"),
 )
 
 

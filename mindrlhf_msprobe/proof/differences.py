@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from mindrlhf_msprobe.common.secret import is_secret_key
 from mindrlhf_msprobe.common.yaml_file import read_yaml
@@ -35,6 +38,13 @@ class Files:
 
     good: Mapping[str, Any]
     bad: Mapping[str, Any]
+    suffix: str = ".yaml"
+
+    def text(self, bad: Collection[Keys]) -> str:
+        """Return the mixed settings as a file holds them."""
+        if self.suffix == ".json":
+            return json.dumps(self.mixed(bad), ensure_ascii=False, indent=1)
+        return str(yaml.safe_dump(self.mixed(bad), allow_unicode=True, sort_keys=False))
 
     def differences(self) -> dict[Keys, Setting]:
         """Return what differs, by its keys."""
@@ -112,7 +122,8 @@ def read_between(texts: Sequence[str]) -> Files | Variables | Interpreters | Com
     """
     paths = [Path(text) for text in texts]
     if len(texts) == 2 and all(path.suffix in _SETTING_FILES for path in paths):
-        return Files(*(read_yaml(path, unique="") for path in paths))
+        good, bad = (read_yaml(path, unique="") for path in paths)
+        return Files(good, bad, paths[0].suffix)
     if len(texts) == 2 and all(path.suffix == _VARIABLES or path.name == ".env" for path in paths):
         return Variables(*map(_variables, paths))
     if len(texts) > 1 and all(path.is_file() and os.access(path, os.X_OK) for path in paths):
@@ -152,17 +163,23 @@ def _shown(name: Any, value: Any) -> str | None:
 def _variables(path: Path) -> dict[str, str]:
     """Return the variables of a file of lines `NAME=value`."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError.saying("error.unread", path=path, why=error) from None
     found = {}
     for line in map(str.strip, lines):
         match = _VARIABLE.fullmatch(line)
         if match is not None:
-            found[match[1]] = match[2].strip("'\"")
+            found[match[1]] = _of_shell(match[2])
         elif line and not line.startswith("#"):
             raise UsageError.saying("error.hunt_variable", path=path, line=line[:_MOST_SHOWN])
     return found
+
+
+def _of_shell(value: str) -> str:
+    """Return a value as a shell would read it: without its quotes, and a comment behind it."""
+    quoted = re.match(r"""(['"])(.*?)\1(?:\s+#.*)?$""", value.strip())
+    return quoted[2] if quoted is not None else re.split(r"\s+#", value, maxsplit=1)[0].strip()
 
 
 def _commit(text: str) -> str:

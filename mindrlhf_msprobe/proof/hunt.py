@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import MsprobeError, UsageError
 from mindrlhf_msprobe.findings.proof import Hunt, Setting, Trial
@@ -94,6 +92,10 @@ class _Item:
     def name(self) -> str:
         return self.setting.name
 
+    @property
+    def kind(self) -> str:
+        return self.setting.kind
+
 
 class _Hunt:
     def __init__(self, search: Search, progress: Progress) -> None:
@@ -104,9 +106,13 @@ class _Hunt:
             kind, name = (Files, CONFIG) if isinstance(pair, Files) else (Interpreters, PYTHON)
             if isinstance(pair, kind) and not takes(search.command, name):
                 raise UsageError.saying("error.hunt_no_place", place=f"{{{name}}}")
+        for kind in (Files, Interpreters):
+            if sum(isinstance(pair, kind) for pair in self._pairs) > 1:
+                raise UsageError.saying("error.hunt_one_place")
         if len(self._pairs) > 1 and any(isinstance(one, Commits) for one in self._pairs):
             raise UsageError.saying("error.hunt_commits_alone")
         what = {"between": [[*texts] for texts in search.between], "good": str(search.good or "")}
+        what["contents"] = [repr(pair) for pair in self._pairs]
         self._trials = Trials(search.output, what, search.command, search.seconds)
         self._items = [*self._differences()]
         self._made: list[Trial] = []
@@ -135,7 +141,9 @@ class _Hunt:
         while len(sets) < _MOST_SETS and left and self._result(left) == BAD:
             chosen = smallest(left, self._result)
             sets.append(tuple(self._items[i].setting for i in chosen))
-            left = [i for i in left if i not in chosen]
+            # A row of interpreters is an order: those behind a bad one say nothing more.
+            done = {self._items[i].pair for i in chosen if self._items[i].kind == "interpreter"}
+            left = [i for i in left if i not in chosen and self._items[i].pair not in done]
         rest = None if not left else self._result(left) == GOOD
         return self._end(sets=tuple(sets), rest=rest)
 
@@ -195,9 +203,8 @@ class _Hunt:
         for number, pair in enumerate(self._pairs):
             keys = [self._items[i].key for i in bad if self._items[i].pair == number]
             if isinstance(pair, Files):
-                file = self._trials.output / f"{name}.{number}.yaml"
-                text = yaml.safe_dump(pair.mixed(keys), allow_unicode=True, sort_keys=False)
-                file.write_text(text, "utf-8")
+                file = self._trials.output / f"{name}.{number}{pair.suffix}"
+                file.write_text(pair.text(keys), "utf-8")
                 arguments[CONFIG] = str(file)
             elif isinstance(pair, Variables):
                 environment |= pair.mixed(keys)

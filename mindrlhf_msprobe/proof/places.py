@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,14 +33,12 @@ class Place:
     Attributes:
         entries, what, phases, steps: as `graft` has them; of key data that are replaced, none; of
             parameters, all cells that have some.
-        keys: key data that differ before it, and cannot be put in.
         replaces: the name of a value that `probe.replace` gives to the training.
     """
 
     entries: tuple[str, ...] = ()
     what: tuple[str, ...] = ()
     phases: tuple[str, ...] = ()
-    keys: tuple[str, ...] = ()
     replaces: str | None = None
     steps: tuple[int, ...] = ()
 
@@ -67,21 +65,16 @@ class Place:
     def holds(self, finding: Finding) -> bool:
         """Return whether a record is one of those that are put in."""
         if finding.key is not None:
-            return finding.key in self.keys or finding.key == f"{REPLACED}.{self.replaces}"
+            return finding.key == f"{REPLACED}.{self.replaces}"
         return finding.phase in self.phases and head_of(finding.entry or "") in self.entries
 
 
 class NoPlaceError(Exception):
-    """Nothing of A can be put in for a difference.
+    """Nothing of A can be put in for a difference; `why` is what a user is told."""
 
-    Attributes:
-        why: what a user is told.
-        keys: where only key data differ, which they are.
-    """
-
-    def __init__(self, why: Message, keys: Iterable[str] = ()) -> None:
+    def __init__(self, why: Message) -> None:
         super().__init__(why)
-        self.why, self.keys = why, tuple(keys)
+        self.why = why
 
 
 def head_of(entry: str) -> str:
@@ -99,51 +92,47 @@ def disagreeing(comparison: Comparison) -> Iterator[Finding]:
     return (finding for finding in comparison.findings if not finding.status.agrees)
 
 
-def places_of(comparison: Comparison, tensors: Run, phases: Mapping[str, Phase]) -> list[Place]:
-    """Return what may be put in for the first difference, what explains least first.
+def of_layers(finding: Finding) -> bool:
+    """Return whether a record is of a cell, and no key data."""
+    return finding.key is None
+
+
+def places_of(layers: Comparison, tensors: Run, phases: Mapping[str, Phase]) -> list[Place]:
+    """Return what may be put in for the first record of a cell that differs.
 
     Args:
+        layers: what a comparison says of the cells' records; something of them differs.
         tensors: a run of A with elements.
         phases: by their names.
 
     Raises:
         NoPlaceError: nothing can be.
     """
-    first = comparison.verdict.first_divergence
+    first = layers.verdict.first_divergence
     assert first is not None
     if first.cause in _NO_TENSOR:
         raise NoPlaceError(message("proof.no_tensor", cause=first.cause.value, record=first.record))
-    keys: list[str] = []
-    for finding in disagreeing(comparison):
-        if finding.key is not None:
-            name = finding.key.removeprefix(f"{REPLACED}.")
-            if name != finding.key and finding.key in tensors.keys:
-                return [Place(keys=tuple(keys), replaces=name)]
-            if finding.key not in keys:
-                keys.append(finding.key)
-            continue
-        return _of_record(finding, comparison, tensors, phases, tuple(keys))
-    raise NoPlaceError(message("proof.keys_alone", keys=keys), keys)
-
-
-def _of_record(
-    finding: Finding,
-    comparison: Comparison,
-    tensors: Run,
-    phases: Mapping[str, Phase],
-    keys: tuple[str, ...],
-) -> list[Place]:
+    finding = next(filter(of_layers, disagreeing(layers)))
     entry, phase = finding.entry or "", finding.phase or ""
     if not entry.startswith("Cell."):
         raise NoPlaceError(message("proof.no_cell", entry=entry))
     role = phases[phase].role if phase in phases else None
     of_role = tuple(name for name, one in phases.items() if one.role == role) or (phase,)
     if finding.io == "parameters":
-        return _of_parameters(finding, comparison, tensors, of_role, keys)
+        return _of_parameters(finding, layers, tensors, of_role)
     head, backward = (head_of(entry),), ".backward." in entry
     if finding.io == "input":
-        return [Place(head, ("gradient" if backward else "input",), (phase,), keys)]
-    return [Place(head, OF_A_CELL, of_role, keys)]
+        return [Place(head, ("gradient" if backward else "input",), (phase,))]
+    return [Place(head, OF_A_CELL, _of_one_network(tensors, phase, of_role))]
+
+
+def _of_one_network(tensors: Run, phase: str, of_role: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the phases of a role in which the network runs that ran in one of them."""
+    own = tensors.network_of(phase)
+    if own is None:
+        return (phase,)
+    known = ((name, tensors.network_of(name)) for name in of_role if name in tensors.phases)
+    return tuple(name for name, one in known if one is not None and one.json == own.json)
 
 
 def _of_parameters(
@@ -151,16 +140,15 @@ def _of_parameters(
     comparison: Comparison,
     tensors: Run,
     of_role: tuple[str, ...],
-    keys: tuple[str, ...],
 ) -> list[Place]:
     """Return where weights may be put in: once, behind each update, or before each phase."""
     first = comparison.verdict.first_divergence
     culprit = None if first is None or first.culprit is None else first.culprit.code
     updates = tuple(name for name in of_role if name in UPDATE_PHASES and name in tensors.phases)
     since = tuple(step for step in tensors.steps if step >= finding.step)
-    always = Place((), PARAMETERS, of_role, keys, steps=since)
+    always = Place((), PARAMETERS, of_role, steps=since)
     if culprit in _OF_AN_UPDATE and updates:
-        return [Place((), ("updated_parameters",), updates, keys), always]
+        return [Place((), ("updated_parameters",), updates), always]
     if culprit is None:
         return [replace(always, steps=(finding.step,)), always]
     return [replace(always, phases=(finding.phase or "",)), always]

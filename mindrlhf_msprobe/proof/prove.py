@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.config import NO_END, phases_of
-from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Comparison
 from mindrlhf_msprobe.findings.proof import Conclusion, Proof, ProvenCause, Round, Where
-from mindrlhf_msprobe.findings.words import Outcome
+from mindrlhf_msprobe.findings.words import Cause, Outcome, Status
+from mindrlhf_msprobe.phases import REPLACED
 from mindrlhf_msprobe.proof.places import (
     OF_A_CELL,
     NoPlaceError,
     Place,
     disagreeing,
     head_of,
+    of_layers,
     places_of,
     without_layer,
 )
@@ -42,6 +46,9 @@ PROOF_FILE = "proof.json"
 _GIB = 1 << 30
 
 _OF_TRAINER = {"input", "gradient"}
+_UPDATED = ("updated_parameters",)
+#: Leaves out what is no record of a cell.
+_NO_CELL = (r"^(?!Cell\.)",)
 
 #: Is told what begins: a round's kind and number.
 Progress = Callable[[str, int], None]
@@ -102,11 +109,13 @@ class _Rounds:
     def __init__(self, experiment: Experiment, progress: Progress) -> None:
         self._of = experiment
         self._progress = progress
-        what = {"a": str(experiment.a.resolve()), "b": str(experiment.b.resolve())}
+        runs = {"a": experiment.a, "b": experiment.b, "tensors": experiment.tensors}
+        what = {name: _identity(run) for name, run in runs.items() if run is not None}
         self._trials = Trials(experiment.output, what, experiment.command, experiment.seconds)
         self._rounds: list[Round] = []
         self._causes: list[ProvenCause] = []
         self._places: list[Place] = []
+        self._given_up: list[Place] = []
         self._contained: ProvenCause | None = None
         self._evidence: list[Message] = []
         self._noise: Where | None = None
@@ -137,20 +146,27 @@ class _Rounds:
             return self._end(Conclusion.NO_PROOF, undecided.why)
 
     def _graft(self, current: Comparison, tensors: Run) -> Proof:
-        """Put A's tensors in where the runs first differ, and again where they then do."""
-        first = current
+        """Put A's tensors in where cells first differ, and again where they then do."""
         phases = phases_of(tensors.config())
-        for number in range(1, self._of.rounds + 1):
-            divergence = current.verdict.first_divergence
+        first, run = current, self._of.b
+        for number in count(1):
+            if not any(map(of_layers, disagreeing(current))):
+                return self._with_keys(first, current)
+            layers = self._layers(run, current)
+            divergence = layers.verdict.first_divergence
             where = Where.of(divergence)
             assert where is not None
+            if number > self._of.rounds:
+                why = message("proof.rounds", rounds=self._of.rounds)
+                return self._end(self._partly(), why, remaining=where)
             try:
-                places = places_of(current, tensors, phases)
+                places = places_of(layers, tensors, phases)
             except NoPlaceError as nothing:
-                return self._without_place(where, nothing)
-            place = self._next_of(places, tensors)
+                return self._end(self._partly(), nothing.why, remaining=where)
+            place = self._replaced_of(current, tensors) or self._next_of(places, tensors)
             if place is None:
-                return self._end(self._partly(), message("proof.still_there"), remaining=where)
+                why = message("proof.still_there")
+                return self._end(self._partly(), why, remaining=where)
             self._put_in(place)
             trial = self._make("graft", number, self._settings(tensors))
             put_in = _put_in(open_run(trial.run))
@@ -159,38 +175,65 @@ class _Rounds:
             if after.verdict.status is Outcome.INCOMPARABLE:
                 raise _UndecidedError(message("proof.incomparable"))
             if place.entries and not put_in:
-                return self._end(self._partly(), message("proof.not_put_in"), remaining=where)
+                why = message("proof.not_put_in")
+                return self._end(self._partly(), why, remaining=where)
             explained = self._behind(first) - self._behind(after)
-            self._take_cause(where, divergence.reasons if divergence else (), place, explained)
-            left = [f for f in disagreeing(after) if not self._is_result(f)]
-            if not left:
-                return self._end(Conclusion.PROVEN)
-            current = after
-        return self._end(
-            self._partly(),
-            message("proof.rounds", rounds=self._of.rounds),
-            remaining=Where.of(current.verdict.first_divergence),
-        )
+            reasons = () if divergence is None else divergence.reasons
+            self._take_cause(where, reasons, place, explained)
+            current, run = after, trial.run
+        raise AssertionError
+
+    def _layers(self, run: Path, current: Comparison) -> Comparison:
+        """Return what a comparison says of the cells' records alone: where they differ, and why."""
+        if of_layers(next(disagreeing(current))):
+            return current
+        with suppress(UsageError):  # no key data to leave out
+            return self._compare(self._of.a, run, None, exclude=_NO_CELL)
+        return current
+
+    def _replaced_of(self, current: Comparison, tensors: Run) -> Place | None:
+        """Return a value to be replaced that differs and has not been, if there is one."""
+        for finding in disagreeing(current):
+            name = (finding.key or "").removeprefix(f"{REPLACED}.")
+            if name != (finding.key or "") and finding.key in tensors.keys:
+                place = Place(replaces=name)
+                if place not in self._places:
+                    return place
+        return None
+
+    def _with_keys(self, first: Comparison, last: Comparison) -> Proof:
+        """Conclude where all cells agree; key data may still differ, which cannot be put in.
+
+        Where nothing of the trainer was put in, none of them changed what the networks computed:
+        the trainer's own code computes each of them from what agrees.
+        """
+        left = list(dict.fromkeys(f.key for f in disagreeing(last) if f.key is not None))
+        of_trainer = [cause for cause in self._causes if {*cause.what} <= _OF_TRAINER]
+        if left and of_trainer:
+            at = self._causes.index(of_trainer[0])
+            self._causes[at] = replace(of_trainer[0], keys=tuple(left))
+            if len(left) > 1:
+                return self._end(Conclusion.NOT_SEPARATED)
+        elif left:
+            if not any(map(of_layers, last.findings)) and not last.agreements:
+                return self._end(Conclusion.NO_PROOF, message("proof.keys_alone", keys=left))
+            for key in left:
+                finding = next(f for f in disagreeing(last) if f.key == key)
+                where = Where(finding.step, finding.rank, None, finding.record, Cause.DATA.value)
+                self._causes.append(ProvenCause(where, (), (), (), keys=(key,)))
+        return self._end(Conclusion.PROVEN)
 
     def _next_of(self, places: Sequence[Place], tensors: Run) -> Place | None:
         """Return the first place that has not been tried; None: all have."""
         whole = [self._widened(_of_network(place, tensors), tensors) for place in places]
-        return next((place for place in whole if place not in self._places), None)
-
-    def _without_place(self, where: Where, nothing: NoPlaceError) -> Proof:
-        """Conclude where what differs cannot be put in."""
-        if not self._causes and nothing.keys:
-            return self._end(Conclusion.NO_PROOF, nothing.why, remaining=where)
-        return self._end(self._partly(), nothing.why, remaining=where)
+        tried = [*self._places, *self._given_up]
+        return next((place for place in whole if place not in tried), None)
 
     def _partly(self) -> Conclusion:
+        """Return what is concluded where something of the cells still differs."""
         if any(cause.explained for cause in self._causes):
             return Conclusion.NOT_ALONE
         return Conclusion.NOT_THE_CAUSE if self._causes else Conclusion.NO_PROOF
-
-    def _is_result(self, finding: Any) -> bool:
-        """Return whether it is key data that were computed before what was put in."""
-        return any(finding.key in place.keys for place in self._places)
 
     def _behind(self, comparison: Comparison) -> int:
         """Return how many records differ, but for those that are put in by now."""
@@ -202,7 +245,11 @@ class _Rounds:
     def _widened(self, place: Place, tensors: Run) -> Place:
         """Return the same cell of all layers, where that of another layer was to blame before."""
         kinds = {without_layer(head) for head in place.entries}
-        before = [p for p in self._places if kinds & {without_layer(head) for head in p.entries}]
+        before = [
+            one
+            for one in self._places
+            if one.what == OF_A_CELL and kinds & {without_layer(head) for head in one.entries}
+        ]
         if place.what != OF_A_CELL or not before:
             return place
         phases = tuple(dict.fromkeys(name for one in (*before, place) for name in one.phases))
@@ -222,11 +269,15 @@ class _Rounds:
         phase after another, is one cause.
         """
         explained = max(0, explained - sum(cause.explained for cause in self._causes))
-        parts = (place.entries, place.what, place.phases, explained, place.keys, reasons)
-        cause = ProvenCause(where, *parts)
+        if not explained and self._places[:-1] and place.what == _UPDATED:
+            self._places.remove(place)  # the trainer writes the weights later
+            self._given_up.append(place)
+            return
+        parts = (place.entries, place.what, place.phases, place.steps, explained)
+        cause = ProvenCause(where, *parts, reasons=reasons)
         known = self._contained
-        if known is None and place.of_trainer:
-            known = next((c for c in self._causes if c.keys and {*c.what} <= _OF_TRAINER), None)
+        if known is None and (place.of_trainer or place.replaces):
+            known = next((c for c in self._causes if {*c.what} <= _OF_TRAINER), None)
             if known is not None:
                 self._causes.remove(known)
                 cause = _joined(known, cause)
@@ -239,10 +290,11 @@ class _Rounds:
         self._contained = None
         for one in [*self._places]:
             if place.contains(one):
-                at = next(i for i, c in enumerate(self._causes) if {*one.entries} <= {*c.entries})
-                self._contained = self._contained or self._causes[at]
                 self._places.remove(one)
-                del self._causes[at]
+                for cause in [*self._causes]:
+                    if cause.what == one.what and {*one.entries} <= {*cause.entries}:
+                        self._contained = self._contained or cause
+                        self._causes.remove(cause)
         self._places.append(place)
 
     def _settings(self, tensors: Run) -> dict[str, Any]:
@@ -260,7 +312,7 @@ class _Rounds:
         """Return a run of A with elements: a given one, A itself, or one that is made now."""
         first = comparison.verdict.first_divergence
         if self._of.tensors is not None:
-            return self._same_as_a(self._of.tensors, "tensors/comparison")
+            return self._same_as_a(self._of.tensors.absolute(), "tensors/comparison")
         a = open_run(self._of.a)
         config = a.config()
         if config is not None and config.task == "tensor":
@@ -289,7 +341,8 @@ class _Rounds:
         if not result:
             self._noise = Where.of(result.verdict.first_divergence)
             raise _UndecidedError(message("proof.a_differs", path=str(path)))
-        self._evidence.append(message("proof.a_again"))
+        given = self._of.tensors is not None
+        self._evidence.append(message("proof.tensors_same" if given else "proof.a_again"))
         return open_run(path)
 
     def _run_again(self, comparison: Comparison) -> None:
@@ -307,8 +360,8 @@ class _Rounds:
             self._shown = shown, self._of.again + 1
             if self._noise is None:
                 self._evidence.append(message("proof.b_again", runs=self._of.again))
-        noise_is_there = self._noise is not None and self._noise == self._first
-        if noise_is_there and message("proof.a_again") not in self._evidence:
+        lasting = self._shown is not None and self._shown[0] == self._shown[1]
+        if lasting and self._noise is not None and self._noise == self._first:
             raise _UndecidedError(message("proof.noise"))
 
     def _make(self, kind: str, number: int, settings: Mapping[str, Any], side: str = "b") -> Trial:
@@ -318,7 +371,9 @@ class _Rounds:
         except TrialError as error:
             raise _UndecidedError(why_of(error)) from None
 
-    def _compare(self, a: Path, b: Path, output: str | None) -> Comparison:
+    def _compare(
+        self, a: Path, b: Path, output: str | None, exclude: Sequence[str] = ()
+    ) -> Comparison:
         from mindrlhf_msprobe.api import compare_runs
 
         path = None if output is None else self._of.output / output
@@ -326,7 +381,7 @@ class _Rounds:
             path.parent.mkdir(parents=True, exist_ok=True)
         if open_run(a).ranks != open_run(b).ranks:
             raise RunError.saying("proof.other_ranks", a=a, b=b)
-        return compare_runs(a, b, output_path=path, tolerance=self._of.tolerance, all_rows=False)
+        return compare_runs(a, b, output_path=path, tolerance=self._of.tolerance, exclude=exclude)
 
     def _note(self, kind: str, trial: Trial, result: Comparison, put_in: int | None = None) -> None:
         counts = Where.of(result.verdict.first_divergence)
@@ -353,9 +408,15 @@ class _Rounds:
 
 def _joined(one: ProvenCause, other: ProvenCause) -> ProvenCause:
     """Return two causes as one."""
-    names = ("entries", "what", "phases", "keys")
+    names = ("entries", "what", "phases", "steps")
     both: Any = {n: tuple(dict.fromkeys([*getattr(one, n), *getattr(other, n)])) for n in names}
     return replace(one, explained=one.explained + other.explained, **both)
+
+
+def _identity(path: Path) -> str:
+    """Return which run lies at a path, also where another one was recorded there since."""
+    known = {f"{file.run_id} {len(file.attempts)}" for file in open_run(path).run_files}
+    return " ".join([str(path.resolve()), *sorted(known)])
 
 
 def _of_network(place: Place, tensors: Run) -> Place:

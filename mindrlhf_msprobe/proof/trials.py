@@ -22,6 +22,7 @@ from mindrlhf_msprobe.storage.reading.reader import open_run
 
 RUN = "run"
 _TRIAL, _SETTINGS, _PRINTED = "trial.json", "msprobe_config.json", "output.txt"
+_PROCESS = "process"  # holds the number of the process that runs the command
 _MOST_LINES = 5  # of what a command printed last, in an error
 _TAIL = 1 << 16
 
@@ -71,7 +72,8 @@ class Trials:
         command: Sequence[str],
         seconds: float | None = None,
     ) -> None:
-        check_command(command)
+        if "{" not in "".join(command[:1]):  # else it is known for each trial alone
+            check_command(command)
         refuse_inside(output)
         self.output = output.absolute()
         self._command, self._seconds = tuple(command), seconds
@@ -119,6 +121,7 @@ class Trials:
         if ended.get("made_of") == made_of and ended.get("exit_code") == 0 and _is_run(own / RUN):
             return Trial(own, float(ended.get("seconds") or 0.0), True)
         if (own / _SETTINGS).is_file():  # of an earlier call that was interrupted
+            _refuse_running(own)
             shutil.rmtree(own)
         own.mkdir(parents=True)
         write_json(own / _SETTINGS, settings)
@@ -166,6 +169,7 @@ class Trials:
                 raise UsageError.saying(
                     "collect.not_started", program=command[0], why=why
                 ) from None
+            (own / _PROCESS).write_text(str(process.pid))
             try:
                 return process.wait(self._seconds)
             except subprocess.TimeoutExpired:
@@ -173,6 +177,21 @@ class Trials:
             finally:
                 if process.returncode is None:
                     stop(process)
+
+
+def _refuse_running(own: Path) -> None:
+    """Refuse a trial whose command still runs, though what started it was killed.
+
+    Raises:
+        RunError: it does.
+    """
+    try:
+        number = int((own / _PROCESS).read_text())
+        started_here = os.fsencode(own / _SETTINGS) in Path(f"/proc/{number}/environ").read_bytes()
+    except (OSError, ValueError):
+        return
+    if started_here:
+        raise RunError.saying("error.trial_runs", number=number, path=own)
 
 
 def _filled(part: str, given: Mapping[str, str]) -> str:

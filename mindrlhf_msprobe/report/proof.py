@@ -20,6 +20,7 @@ from mindrlhf_msprobe.report.messages import paragraph, say, text_of
 
 _MOST_ENTRIES = 4
 _MOST_TRIALS = 40
+_MOST_STEPS = 4
 _MOST_UNDECIDED = 5
 
 
@@ -56,16 +57,23 @@ def where_text(where: Where | None) -> str:
 
 
 def _cause(number: int, cause: ProvenCause) -> Iterator[Any]:
-    named = capped(cause.keys or cause.entries, _MOST_ENTRIES)
-    yield say("proof.cause", number=number, cause=cause.where.cause, entries=named)
+    of_weights = any("parameters" in part and part != "parameters_grad" for part in cause.what)
+    named = [cause.where.record] if of_weights else cause.entries or cause.keys
+    shown = capped(named, _MOST_ENTRIES)
+    yield say("proof.cause", number=number, cause=cause.where.cause, entries=shown)
     details = [say("proof.first_at", where=where_text(cause.where)), paragraph(cause.reasons)]
     if cause.what:
         parts = [say(f"proof.part_{part}") for part in cause.what]
-        details.append(say("proof.put_in", what=parts, phases=[*cause.phases]))
-    details.append(say("proof.explained", records=cause.explained))
-    if cause.keys:
-        details.append(say("proof.keys", keys=[*cause.keys]))
-    yield details
+        steps = [*cause.steps][:_MOST_STEPS] if len(cause.steps) <= _MOST_STEPS else []
+        since = None if steps or not cause.steps else cause.steps[0]
+        where = {"phases": [*cause.phases], "steps": steps, "since": since}
+        details.append(say("proof.put_in", what=parts, **where))
+        details.append(say("proof.explained", records=cause.explained))
+        if cause.keys:
+            details.append(say("proof.keys", keys=[*cause.keys]))
+    else:
+        details.append(say("proof.by_itself", keys=[*cause.keys]))
+    yield [line for line in details if line]
 
 
 def _round(one: Round) -> list[str]:

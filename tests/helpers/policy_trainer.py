@@ -99,6 +99,9 @@ def plant(actor: Policy, rollout: Policy, faults: Collection[str]) -> None:
                 instead(layer.norm, lambda own, x: own(x) * 1.0005)
         elif kind == "weights":
             actor.head.bias.set_data(actor.head.bias + 0.01)
+        elif kind == "rollout":
+            own = dict(rollout.cells_and_names())[name]
+            instead(own, lambda own, x: own(x) * 1.001)
         elif kind == "sampler":
             instead(rollout.head, lambda own, x: own(x) * 0.5 + 0.1)
 
@@ -150,6 +153,8 @@ def train(config: dict[str, Any], faults: Collection[str] = ()) -> None:
             if "replaces" in faults:
                 advantages = probe.replace("advantages", advantages)
             probe.save_data(advantages=advantages)
+            kl = (old - fixed).mean()
+            probe.save_data(kl=kl * 1.5 if "logged" in faults else kl)
             with probe.phase("actor_update"):
                 loss, gradients = gradients_of(tokens, advantages)
                 if "clip" in faults:

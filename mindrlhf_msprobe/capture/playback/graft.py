@@ -130,6 +130,9 @@ class Grafts:
             parts = (given[name] for name in ("entries", "what", "steps", "phases"))
             self._wanted.append(Wanted(runs[path], *parts))
         for one in self._wanted:
+            if one.steps and not any(map(config.records_step, one.steps)):
+                steps = ", ".join(map(str, one.steps))
+                raise RunError.saying("error.graft_outside", path=one.run.path, steps=steps)
             self._check(one)
         #: Of each graft how many records were put in, and why others were not.
         self._put = [0] * len(self._wanted)
