@@ -19,7 +19,7 @@ from mindrlhf_msprobe.config import NO_END, phases_of
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison
 from mindrlhf_msprobe.findings.proof import Conclusion, Proof, ProvenCause, Round, Where
-from mindrlhf_msprobe.findings.words import Outcome
+from mindrlhf_msprobe.findings.words import Outcome, Status
 from mindrlhf_msprobe.proof.places import (
     OF_A_CELL,
     NoPlaceError,
@@ -128,6 +128,8 @@ class _Rounds:
             return self._end(Conclusion.NOT_REPRODUCIBLE)
         if first is not None:
             self._evidence.append(message("proof.before", records=first.agreed_before))
+        if loosely := current.verdict.counts.get(Status.WITHIN_TOLERANCE.value, 0):
+            self._evidence.append(message("proof.loosely", records=loosely))
         try:
             return self._graft(current, tensors)
         except _UndecidedError as undecided:
