@@ -19,6 +19,7 @@ def add_parser(commands: Commands) -> None:
     fault.add_argument("--no-fault", action="store_true", help=say("help.demo_no_fault"))
     demo.add_argument("--fault-step", type=int, metavar="N")
     demo.add_argument("--config", metavar="FILE")
+    demo.add_argument("--only", choices=("a", "b"))
 
 
 def _demo(arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import argparse
 import logging
 import math
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -69,6 +70,10 @@ def run_demo(arguments: argparse.Namespace) -> int:
     fault = plan.fault()
     _check_training(plan)
     with quiet_probe(), progress_bar(say("demo.training")) as advance:
+        if arguments.only is not None:
+            run, planted = (plan.run_a, None) if arguments.only == "a" else (plan.run_b, fault)
+            _train(plan, run, planted, lambda done: advance(done, plan.steps))
+            return AS_PLANTED
         total = 2 * plan.steps
         advance(0, total)
         _train(plan, plan.run_a, None, lambda done: advance(done, total))
@@ -80,7 +85,14 @@ def run_demo(arguments: argparse.Namespace) -> int:
     answer = render(result, time.perf_counter() - start)
     right, sentences = _assess(result, fault, plan.probe_config)
     words = paragraph(sentences)
-    said = "\n".join((answer, "", words, _what_next(plan, result, _write_page(plan, result))))
+    said = "\n".join(
+        (
+            answer,
+            "",
+            words,
+            _what_next(plan, result, _write_page(plan, result), _proof_of(plan, arguments)),
+        )
+    )
     print(fitted(said, sys.stdout))
     if result.verdict.status is Outcome.INCOMPARABLE:
         return UNDECIDED
@@ -326,6 +338,7 @@ def _train(
     from mindrlhf_msprobe.demo.trainer import PPOTrainer
 
     with Probe(replace(plan.probe_config, dump_path=str(dump_path))) as probe:
+        dump_path = Path(probe.config.dump_path)
         note = _PhaseNote(probe)
         trainer = PPOTrainer(plan.trainer_config, note, plan.seed)  # type: ignore[arg-type]
         planted = None
@@ -409,7 +422,7 @@ def _write_page(plan: DemoPlan, result: Comparison) -> str:
     return say("demo.open_page", file=str(plan.page))
 
 
-def _what_next(plan: DemoPlan, result: Comparison, page: str) -> str:
+def _what_next(plan: DemoPlan, result: Comparison, page: str, proof: str) -> str:
     lines = [say("demo.next"), f"  {page}"]
     first = result.verdict.first_divergence
     if first is not None:
@@ -423,9 +436,20 @@ def _what_next(plan: DemoPlan, result: Comparison, page: str) -> str:
     lines += [
         f"  {say('demo.look', run=str(plan.run_a))}",
         f"  {say('demo.again', command=command)}",
+        *([] if first is None else [f"  {say('demo.prove', command=proof)}"]),
         f"  {say('demo.trainer', file=str(Path(__file__).with_name('trainer.py')))}",
     ]
     return "\n".join(lines)
+
+
+def _proof_of(plan: DemoPlan, arguments: argparse.Namespace) -> str:
+    """Return the command that proves what was found: it trains as this demo did."""
+    given = ["--output", str(plan.output / "again"), "--only", "{side}"]
+    for name in ("steps", "seed", "fault", "fault_step", "config"):
+        if (value := getattr(arguments, name)) is not None:
+            given += [f"--{name.replace('_', '-')}", str(value)]
+    runs = f"{plan.run_a} {plan.run_b} -o {plan.output / 'proof'}"
+    return f"mindrlhf-msprobe prove {runs} -- mindrlhf-msprobe demo {shlex.join(given)}"
 
 
 def quiet_frameworks(log_dir: str | os.PathLike[str]) -> None:

@@ -140,6 +140,8 @@ class _Rounds:
             return self._end(Conclusion.NOT_REPRODUCIBLE)
         if first is not None:
             self._evidence.append(message("proof.before", records=first.agreed_before))
+        if loosely := current.verdict.counts.get(Status.WITHIN_TOLERANCE.value, 0):
+            self._evidence.append(message("proof.loosely", records=loosely))
         try:
             return self._graft(current, tensors)
         except _UndecidedError as undecided:
