@@ -85,14 +85,8 @@ def run_demo(arguments: argparse.Namespace) -> int:
     answer = render(result, time.perf_counter() - start)
     right, sentences = _assess(result, fault, plan.probe_config)
     words = paragraph(sentences)
-    said = "\n".join(
-        (
-            answer,
-            "",
-            words,
-            _what_next(plan, result, _write_page(plan, result), _proof_of(plan, arguments)),
-        )
-    )
+    following = _what_next(plan, result, _write_page(plan, result), _proof_of(plan, arguments))
+    said = "\n".join((answer, "", words, following))
     print(fitted(said, sys.stdout))
     if result.verdict.status is Outcome.INCOMPARABLE:
         return UNDECIDED
