@@ -147,8 +147,9 @@ def _of_parameters(
     updates = tuple(name for name in of_role if name in UPDATE_PHASES and name in tensors.phases)
     since = tuple(step for step in tensors.steps if step >= finding.step)
     always = Place((), PARAMETERS, of_role, steps=since)
-    if culprit in _OF_AN_UPDATE and updates:
-        return [Place((), ("updated_parameters",), updates), always]
-    if culprit is None:
+    alone = replace(always, phases=(finding.phase or "",))
+    if culprit is None and finding.step == tensors.steps[0]:
         return [replace(always, steps=(finding.step,)), always]
-    return [replace(always, phases=(finding.phase or "",)), always]
+    if (culprit is None or culprit in _OF_AN_UPDATE) and updates:
+        return [Place((), ("updated_parameters",), updates), alone, always]
+    return [alone, always]

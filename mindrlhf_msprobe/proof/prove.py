@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
 from math import prod
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.config import NO_END, phases_of
-from mindrlhf_msprobe.errors import RunError, UsageError
+from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison
 from mindrlhf_msprobe.findings.proof import Conclusion, Proof, ProvenCause, Round, Where
 from mindrlhf_msprobe.findings.words import Cause, Outcome, Status
@@ -47,8 +46,8 @@ _GIB = 1 << 30
 
 _OF_TRAINER = {"input", "gradient"}
 _UPDATED = ("updated_parameters",)
-#: Leaves out what is no record of a cell.
-_NO_CELL = (r"^(?!Cell\.)",)
+#: The records of cells, by their names.
+_CELLS = (r"^Cell\.",)
 
 #: Is told what begins: a round's kind and number.
 Progress = Callable[[str, int], None]
@@ -189,9 +188,7 @@ class _Rounds:
         """Return what a comparison says of the cells' records alone: where they differ, and why."""
         if of_layers(next(disagreeing(current))):
             return current
-        with suppress(UsageError):  # no key data to leave out
-            return self._compare(self._of.a, run, None, exclude=_NO_CELL)
-        return current
+        return self._compare(self._of.a, run, None, include=_CELLS)
 
     def _replaced_of(self, current: Comparison, tensors: Run) -> Place | None:
         """Return a value to be replaced that differs and has not been, if there is one."""
@@ -250,7 +247,9 @@ class _Rounds:
         before = [
             one
             for one in self._places
-            if one.what == OF_A_CELL and kinds & {without_layer(head) for head in one.entries}
+            if one.what == OF_A_CELL
+            and one.phases == place.phases
+            and kinds & {without_layer(head) for head in one.entries}
         ]
         if place.what != OF_A_CELL or not before:
             return place
@@ -271,7 +270,7 @@ class _Rounds:
         phase after another, is one cause.
         """
         explained = max(0, explained - sum(cause.explained for cause in self._causes))
-        if not explained and self._places[:-1] and place.what == _UPDATED:
+        if not explained and place.what == _UPDATED:
             self._places.remove(place)  # the trainer writes the weights later
             self._given_up.append(place)
             return
@@ -374,7 +373,7 @@ class _Rounds:
             raise _UndecidedError(why_of(error)) from None
 
     def _compare(
-        self, a: Path, b: Path, output: str | None, exclude: Sequence[str] = ()
+        self, a: Path, b: Path, output: str | None, include: Sequence[str] = ()
     ) -> Comparison:
         from mindrlhf_msprobe.api import compare_runs
 
@@ -383,7 +382,7 @@ class _Rounds:
             path.parent.mkdir(parents=True, exist_ok=True)
         if open_run(a).ranks != open_run(b).ranks:
             raise RunError.saying("proof.other_ranks", a=a, b=b)
-        return compare_runs(a, b, output_path=path, tolerance=self._of.tolerance, exclude=exclude)
+        return compare_runs(a, b, output_path=path, tolerance=self._of.tolerance, include=include)
 
     def _note(self, kind: str, trial: Trial, result: Comparison, put_in: int | None = None) -> None:
         counts = Where.of(result.verdict.first_divergence)
