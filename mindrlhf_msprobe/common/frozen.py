@@ -3,8 +3,8 @@
 The standard decorator compiles six methods for each frozen class; of some two hundred classes that
 was a quarter of what a command needs before it begins. Here only `__init__` is compiled, when it is
 first needed: of most classes a command makes no instance. The other methods are the same
-functions for all classes. What a class can do is the same. A class that inherits from another one
-with fields, or has a field that is no plain argument of `__init__`, the standard decorator makes.
+functions for all classes. What a class can do is the same. A class with a field that is no plain
+argument of `__init__`, of its own or inherited, the standard decorator makes.
 """
 
 from __future__ import annotations
@@ -22,57 +22,71 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(
-        cls: type | None = None, /, *, frozen: bool = False, slots: bool = False, **others: bool
+        cls: type | None = None,
+        /,
+        *,
+        frozen: bool = False,
+        slots: bool = False,
+        eq: bool = True,
+        **others: bool,
     ) -> Any:
         """Make a class of fields; see `dataclasses.dataclass`.
 
         Args:
             frozen: whether the fields of an instance stay as they were made.
             slots: whether an instance has room for its fields alone.
+            eq: whether instances with equal fields are equal.
             others: what the standard decorator takes; with any of them, it makes the class.
         """
         if others:
-            return dataclasses.dataclass(cls, frozen=frozen, slots=slots, **others)
+            return dataclasses.dataclass(cls, frozen=frozen, slots=slots, eq=eq, **others)
         if cls is None:
-            return lambda cls: _made(cls, frozen, slots)
-        return _made(cls, frozen, slots)
+            return lambda cls: _made(cls, frozen, slots, eq)
+        return _made(cls, frozen, slots, eq)
 
 
-#: How the standard decorator shows in a signature a default that each instance has of its own.
-_MADE_ANEW: Any = vars(dataclasses)["_HAS_DEFAULT_FACTORY"]
+#: How the standard decorator marks what is an argument of `__init__` alone, and in a signature a
+#: default that each instance has of its own.
+_INIT_ONLY, _MADE_ANEW = (
+    vars(dataclasses)[name] for name in ("_FIELD_INITVAR", "_HAS_DEFAULT_FACTORY")
+)
 #: How it pickles what is frozen and has slots.
 _PICKLED = {
     f"__{name}__": getattr(dataclasses, f"_dataclass_{name}") for name in ("getstate", "setstate")
 }
 
 
-def _made(cls: Any, frozen: bool, slots: bool) -> Any:
+def _made(cls: Any, frozen: bool, slots: bool, eq: bool) -> Any:
     given = dict(cls.__dict__)
     has_doc = bool(cls.__doc__)
     # Python sets __hash__ to None where a class has an __eq__ of its own.
     has_hash = "__hash__" in given and not (given["__hash__"] is None and "__eq__" in given)
-    fields_given = [one for one in given.values() if isinstance(one, dataclasses.Field)]
+    known: list[Any] = [one for one in given.values() if isinstance(one, dataclasses.Field)]
+    bases = [base for base in cls.__mro__[1:] if "__dataclass_fields__" in base.__dict__]
+    known += [one for base in bases for one in base.__dataclass_fields__.values()]
     if (
-        any("__dataclass_fields__" in base.__dict__ for base in cls.__mro__[1:])
-        or any(one.kw_only is True or not one.init for one in fields_given)
+        any(one.kw_only is True or not one.init or one._field_type is _INIT_ONLY for one in known)
         or re.search("InitVar|KW_ONLY", str(given.get("__annotations__")))
         or (frozen and given.keys() & {"__setattr__", "__delattr__"})  # which it refuses
     ):
-        return dataclasses.dataclass(frozen=frozen, slots=slots)(cls)
-    cls = dataclasses.dataclass(init=not frozen, repr=False, eq=False, slots=slots)(cls)
+        return dataclasses.dataclass(frozen=frozen, slots=slots, eq=eq)(cls)
+    # Of classes that inherit from others, the standard one knows which may not, and why.
+    cls = dataclasses.dataclass(
+        init=not frozen, repr=False, eq=False, frozen=frozen and bool(bases), slots=slots
+    )(cls)
     fields = dataclasses.fields(cls)
-    own: dict[str, Any] = {"__repr__": _repr, "__eq__": _equal(fields)}
+    own: dict[str, Any] = {"__repr__": _repr, **({"__eq__": _equal(fields)} if eq else {})}
     if frozen:
         own |= _refusing(cls, frozenset(field.name for field in fields))
         own |= {"__init__": _LaterInit(cls, fields), **(_PICKLED if slots else {})}
     for name, method in own.items():
         if name not in cls.__dict__:
             setattr(cls, name, method)
-    if not has_hash:
+    if eq and not has_hash:
         cls.__hash__ = _hash(fields) if frozen else None
     parameters = cls.__dataclass_params__
-    parameters.init = parameters.repr = parameters.eq = True
-    parameters.frozen = frozen
+    parameters.init = parameters.repr = True
+    parameters.eq, parameters.frozen = eq, frozen
     if not has_doc:
         cls.__doc__ = cls.__name__ + str(inspect.signature(cls)).replace(" -> None", "")
     return cls

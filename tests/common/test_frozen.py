@@ -262,6 +262,8 @@ def test_wrong_arguments_are_refused():
 def test_other_options_are_the_standards(options):
     """What else the standard decorator is asked for it does itself."""
     theirs, ours = both(single, frozen=True, **options)
+    assert repr(ours.__dataclass_params__) == repr(theirs.__dataclass_params__)
+    assert (ours.__hash__ is object.__hash__) == (theirs.__hash__ is object.__hash__)
     assert hasattr(ours(1), "__dict__") == hasattr(theirs(1), "__dict__")
     assert (ours(1) == ours(1)) == (theirs(1) == theirs(1))
     assert hasattr(ours, "__lt__") == hasattr(theirs, "__lt__")
@@ -278,6 +280,22 @@ def test_a_field_of_another_kind_is_made_by_the_standard_one():
     for one in fields:
         theirs, ours = (make(frozen=True)(type("Made", (), dict(one))) for make in MAKERS)
         assert str(inspect.signature(ours)) == str(inspect.signature(theirs))
+        more = {"__annotations__": {"y": int}, "y": 2}
+        subs = [make(frozen=True)(type("Sub", (theirs,), dict(more))) for make in MAKERS]
+        assert str(inspect.signature(subs[1])) == str(inspect.signature(subs[0]))
+
+
+@pytest.mark.parametrize("base", MAKERS)
+@pytest.mark.parametrize("frozen", [True, False])
+def test_frozen_classes_and_others_do_not_inherit_from_each_other(base, frozen):
+    """As the standard one refuses it, in the same words."""
+    refusals = []
+    for make in MAKERS:
+        sub = type("Sub", (single(base, frozen=not frozen),), {"__annotations__": {"two": int}})
+        with pytest.raises(TypeError) as refused:
+            make(frozen=frozen)(sub)
+        refusals.append(str(refused.value))
+    assert refusals[0] == refusals[1]
 
 
 @pytest.mark.parametrize("decorated", [False, True])

@@ -73,6 +73,7 @@ EXTENSIONS = {
     "rollout_seed": 0,
     "rollout_steps": [],
     "replace": {},
+    "graft": [],
     "compare_to": "",
     "on_divergence": "warn",
 }
@@ -133,6 +134,16 @@ EVERY_KEY = {
     "rollout_seed": 7,
     "rollout_steps": [2, 5],
     "replace": {"advantages": "run_a"},
+    "graft": [
+        {
+            "from": "run_a",
+            "entries": ["Cell.fc1.Dense"],
+            "what": ["output", "gradient"],
+            "steps": [2],
+            "phases": ["actor_update"],
+            "ranks": [0],
+        }
+    ],
     "compare_to": "run_a",
     "on_divergence": "stop",
 }

@@ -16,7 +16,7 @@ from mindrlhf_msprobe.log import VARIABLE, configure, logger
 PACKAGE = Path(mindrlhf_msprobe.__file__).parent
 MAY_PRINT = (
     *(PACKAGE / "cli", PACKAGE / "demo" / "command.py"),
-    PACKAGE / "replay" / "offline" / "script" / "template.py",  # a script of its own
+    PACKAGE / "replay" / "offline" / "template.py",  # a script of its own
 )
 
 RECORD = """

@@ -610,8 +610,8 @@ def test_no_worker_outlives_a_comparison_that_is_killed(running):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"workers": 0}, "workers is 0; expected 1 or larger"),
-        ({"workers": -1}, "workers is -1; expected 1 or larger"),
+        ({"workers": 0}, "workers is 0; expected a whole number, 1 or larger"),
+        ({"workers": -1}, "workers is -1; expected a whole number, 1 or larger"),
         ({"workers": "x"}, "workers is 'x'; expected a whole number"),
         ({"workers": 2.0}, "workers is 2.0; expected a whole number"),
         ({"workers": True}, "workers is True; expected a whole number"),

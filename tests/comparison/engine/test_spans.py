@@ -473,14 +473,14 @@ def test_long_rows_are_looked_into_piece_by_piece(monkeypatch):
         (2, ((100, 199),)),
     ]
     for chunk in (1, 64, 700, 1400):
-        monkeypatch.setattr("mindrlhf_msprobe.comparison.verdict.inside._CHUNK", chunk)
+        monkeypatch.setattr("mindrlhf_msprobe.comparison.verdict.inside.CHUNK", chunk)
         assert of_elements(a, b, "Float32") == whole
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 64, 1000])
 def test_spans_of_places_are_those_of_the_whole(monkeypatch, chunk):
     """Where a span crosses what is looked at together, and where it ends, changes nothing."""
-    monkeypatch.setattr("mindrlhf_msprobe.comparison.verdict.inside._CHUNK", chunk)
+    monkeypatch.setattr("mindrlhf_msprobe.comparison.verdict.inside.CHUNK", chunk)
     numbers = np.random.default_rng(chunk)
     for share in (0.02, 0.5, 0.98):
         a = numbers.normal(size=150)

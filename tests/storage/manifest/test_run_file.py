@@ -20,6 +20,7 @@ from mindrlhf_msprobe.storage.manifest.notes import (
     Checkpoint,
     FirstEntry,
     Generated,
+    Grafted,
     Networks,
     StepStates,
 )
@@ -29,6 +30,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     Change,
     Config,
     Generation,
+    Graft,
     Mode,
     Network,
     Optimizer,
@@ -50,6 +52,7 @@ PARTS: dict[str, tuple[type[Part], ...]] = {
     "modes": (Mode,),
     "optimizers": (Optimizer,),
     "generation": (Generation, Change),
+    "grafted": (Graft,),
 }
 STRANGE: list[Any] = [
     *(None, 3, -1, 10**400, 0.5, True, "text", [], [[]], {}, {"": None}, [1, "a", None, {}]),
@@ -89,6 +92,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.note(Checkpoint("actor", "policy.ckpt"))
         for steps in (value, value + 9):
             writer.note(Checkpoint("actor", f"of_attempt_{value}.ckpt", steps))
+        graft = {"from": "run_a", "what": ["output"], "entries": ["Cell.a.Dense"], "put_in": value}
+        writer.note(Grafted([{**graft, "left_out": [{"reason": "shape", "records": 2}]}]))
         writer.note(StepStates({"numpy_state": [[value, "0123abcd"]]}))
         writer.manifest.note_graph_gaps("actor", {"cell": message("coverage.dtype", dtype="Int4")})
         writer.end_step(value, {message("lost.tensor"): 1})
