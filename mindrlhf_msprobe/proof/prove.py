@@ -46,6 +46,8 @@ _GIB = 1 << 30
 
 _OF_TRAINER = {"input", "gradient"}
 _UPDATED = ("updated_parameters",)
+#: Says that key data were left out of a comparison; what became of them is said apart.
+_LEFT_OUT = "explanation.left_out"
 #: The records of cells, by their names.
 _CELLS = (r"^Cell\.",)
 
@@ -180,6 +182,7 @@ class _Rounds:
                 return self._end(self._partly(), why, remaining=where)
             explained = self._behind(first) - self._behind(after)
             reasons = () if divergence is None else divergence.reasons
+            reasons = tuple(said for said in reasons if said.code != _LEFT_OUT)
             self._take_cause(where, reasons, place, explained)
             current, run = after, trial.run
         raise AssertionError

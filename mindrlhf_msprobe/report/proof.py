@@ -26,7 +26,7 @@ _MOST_UNDECIDED = 5
 
 def proof_lines(found: Proof) -> Lines:
     """Return what `prove` concludes: the causes first, then the rounds."""
-    many = len(found.causes)
+    many = sum(bool(cause.what) for cause in found.causes)  # with tensors put in
     lines: list[Any] = [say(f"proof.{found.conclusion.value}", causes=many)]
     lines += [[text_of(why)] for why in found.why]
     if found.conclusion is Conclusion.NOT_REPRODUCIBLE and found.shown is not None:
@@ -58,7 +58,9 @@ def where_text(where: Where | None) -> str:
 
 def _cause(number: int, cause: ProvenCause) -> Iterator[Any]:
     of_weights = any("parameters" in part and part != "parameters_grad" for part in cause.what)
+    of_trainer = bool(cause.keys) and {*cause.what} <= {"input", "gradient"}
     named = [cause.where.record] if of_weights else cause.entries or cause.keys
+    named = cause.keys if of_trainer else named
     shown = capped(named, _MOST_ENTRIES)
     yield say("proof.cause", number=number, cause=cause.where.cause, entries=shown)
     details = [say("proof.first_at", where=where_text(cause.where)), paragraph(cause.reasons)]
