@@ -118,6 +118,7 @@ class _Hunt:
         self._made: list[Trial] = []
         self._known: dict[frozenset[int], str] = {}
         self._good = search.good
+        self._inside = ""  # the working directory, in its repository
 
     def _differences(self) -> Any:
         for number, pair in enumerate(self._pairs):
@@ -157,7 +158,7 @@ class _Hunt:
         if self._result([]) != GOOD:
             return message("hunt.good_is_not_good")
         result = self._result([*range(len(self._items))])
-        return None if result == BAD else message("hunt.bad_is_not_bad", result=result)
+        return None if result == BAD else _bad_is_not_bad(result)
 
     def _result(self, bad: Sequence[int]) -> str:
         """Return what a run with these bad values is."""
@@ -217,6 +218,7 @@ class _Hunt:
     def _of_commits(self, commits: Commits) -> Hunt:
         """Find the first bad commit in a work tree of its own."""
         tree = self._trials.output / "checkout"
+        self._inside = git("rev-parse", "--show-prefix").stdout.strip()
         repository = Path.cwd()
         git("worktree", "remove", "--force", str(tree))
         added = git("worktree", "add", "--detach", "--force", str(tree), commits.good)
@@ -225,7 +227,7 @@ class _Hunt:
         try:
             if self._good is None:
                 try:
-                    self._good = self._make([], "good", tree, commits.good).run
+                    self._good = self._make([], "good", tree / self._inside, commits.good).run
                 except TrialError as error:
                     return self._end(why_of(error))
             return self._bisected(commits, tree)
@@ -240,7 +242,7 @@ class _Hunt:
                 return self._end(
                     message("hunt.good_is_not_good")
                     if name == GOOD
-                    else message("hunt.bad_is_not_bad", result=self._made[-1].result)
+                    else _bad_is_not_bad(self._made[-1].result)
                 )
         done = git("bisect", "start", commits.bad, commits.good, directory=tree)
         while done.returncode == 0 and _FIRST_BAD not in done.stdout:
@@ -259,7 +261,7 @@ class _Hunt:
         return self._end(commit=found)
 
     def _of_commit(self, commit: str, tree: Path) -> str:
-        return self._judged([], f"commit-{commit[:12]}", tree, commit)
+        return self._judged([], f"commit-{commit[:12]}", tree / self._inside, commit)
 
     def _end(
         self,
@@ -270,6 +272,10 @@ class _Hunt:
     ) -> Hunt:
         settings = tuple(item.setting for item in self._items)
         return Hunt(str(self._of.output), settings, sets, commit, tuple(self._made), rest, why)
+
+
+def _bad_is_not_bad(result: str) -> Message:
+    return message("hunt.bad_is_not_bad", result=message(f"hunt.result_{result}"))
 
 
 def smallest(items: list[int], result: Callable[[Sequence[int]], str]) -> list[int]:

@@ -201,7 +201,7 @@ def test_what_cannot_be_put_in_is_refused_at_the_start(healthy, tmp_path):
         start(**{"from": str(tmp_path / "no_such")})
     with pytest.raises(RunError, match=r"Did you mean .*layers\.1\.down"):
         start(entries=["Cell.layers.1.dwn.Dense"])
-    with pytest.raises(RunError, match="no layer data"):
+    with pytest.raises(RunError, match="none of the steps 99"):
         start(steps=[99])
     statistics = tmp_path / "statistics"
     train({**CONFIG, "dump_path": str(statistics)})
