@@ -14,12 +14,11 @@ import contextlib
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
-from median_table import print_medians
+from median_table import alternating, print_medians
 from operators import of_probe
 from step_overhead import training_step
 
@@ -50,13 +49,8 @@ def main() -> None:
                 name: of_probe(settings, root / str(number), network)
                 for number, (name, settings) in enumerate(kinds.items())
             }
-            times: dict[str, list[float]] = {name: [] for name in ("no probe", *kinds)}
-            for round_ in range(arguments.rounds + 1):
-                for name in times:
-                    began = time.perf_counter()
-                    runs.get(name, lambda step: step())(step)
-                    if round_:  # the first round warms up
-                        times[name].append(time.perf_counter() - began)
+            plain = {"no probe": lambda step: step()}
+            times = alternating({**plain, **runs}, step, arguments.rounds)
     finally:
         shutil.rmtree(root)
     print_medians(times, "no probe")

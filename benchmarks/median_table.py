@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 
 def print_medians(seconds: Mapping[str, Sequence[float]], plain: str) -> None:
@@ -19,3 +21,22 @@ def print_medians(seconds: Mapping[str, Sequence[float]], plain: str) -> None:
     for name, median in medians.items():
         ratio = median / medians[plain]
         sys.stdout.write(f"{name:{width}} {median * 1000:9.2f} ms  {ratio:7.2f}\n")
+
+
+def alternating(
+    kinds: Mapping[str, Callable[[Callable[[], Any]], Any]], step: Callable[[], Any], rounds: int
+) -> dict[str, list[float]]:
+    """Return what each kind of step takes, in seconds: all kinds in turn, round by round.
+
+    Args:
+        kinds: runs a step in one way.
+        rounds: how many are counted; one before them warms up.
+    """
+    times: dict[str, list[float]] = {name: [] for name in kinds}
+    for round_ in range(rounds + 1):
+        for name, run in kinds.items():
+            began = time.perf_counter()
+            run(step)
+            if round_:
+                times[name].append(time.perf_counter() - began)
+    return times

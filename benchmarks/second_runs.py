@@ -14,12 +14,11 @@ import contextlib
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import mindspore as ms
-from median_table import print_medians
+from median_table import alternating, print_medians
 from operators import LAYER, of_probe
 from step_overhead import training_step
 
@@ -52,19 +51,14 @@ def main() -> None:
     ms.set_context(mode=ms.PYNATIVE_MODE)
     root = Path(tempfile.mkdtemp(dir=arguments.dir))
     network, _, step = training_step()
-    times: dict[str, list[float]] = {name: [] for name in ("no probe", *_KINDS)}
     try:
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             kinds = {
                 name: of_probe(settings, root / str(number), network)
                 for number, (name, settings) in enumerate(_KINDS.items())
             }
-            for round_ in range(arguments.rounds + 1):
-                for name in times:
-                    began = time.perf_counter()
-                    kinds.get(name, lambda step: step())(step)
-                    if round_:  # the first round warms up
-                        times[name].append(time.perf_counter() - began)
+            plain = {"no probe": lambda step: step()}
+            times = alternating({**plain, **kinds}, step, arguments.rounds)
     finally:
         shutil.rmtree(root)
     print_medians(times, "no probe")

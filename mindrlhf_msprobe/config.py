@@ -86,7 +86,7 @@ GRAFTED = {
     "updated_parameters": ("forward", "parameters"),
     "parameters_grad": ("parameters_grad", "parameters_grad"),
 }
-#: msprobe's names, in its section `load`, of what a graft has.
+#: What the keys of a graft are called in msprobe's section `load`.
 _OF_LOAD = {"path": "from", "modules": "entries", "step": "steps", "rank": "ranks"}
 
 #: How many patterns `include` and `exclude` may have: each is tried on the name of every cell.

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
-from mindrlhf_msprobe.cli import preflight, prove, run
+from mindrlhf_msprobe.cli import run
 from mindrlhf_msprobe.cli.answering import (
     check_markdown,
     close_stdout,
@@ -23,7 +23,14 @@ from mindrlhf_msprobe.cli.answering import (
     print_answer,
     write_markdown,
 )
-from mindrlhf_msprobe.cli.parsing import Command, Parser, in_our_words, joined, language_of
+from mindrlhf_msprobe.cli.parsing import (
+    Command,
+    Parser,
+    in_our_words,
+    joined,
+    language_of,
+    split_command,
+)
 from mindrlhf_msprobe.common.language import speak, speaking
 from mindrlhf_msprobe.common.printable import printable_lines
 from mindrlhf_msprobe.errors import BISECT_SKIPS, UNDECIDED, ConfigError, MsprobeError
@@ -72,9 +79,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8
     own, for_script = run.split(sys.argv[1:] if argv is None else argv)
-    own, command = preflight.split(own)
-    own, again = prove.split(own)
-    command = command or again
+    own, command = split_command(own)
     named = [name for name in _COMMANDS if own[:1] == [name]]
     with (
         speaking(language_of(own)),
@@ -117,9 +122,8 @@ def _code_of(arguments: argparse.Namespace) -> int:
         return code
     except BaseException as error:
         code, said = _failed(arguments.command, error)
-        if (
-            file is not None and checked
-        ):  # else an earlier answer would look like that of this command
+        # Else an earlier answer would look like that of this command.
+        if file is not None and checked:
             with suppress(MsprobeError, OSError):
                 write_markdown([*said], file)
         return code

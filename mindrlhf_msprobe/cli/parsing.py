@@ -262,6 +262,19 @@ def refuse_empty(*paths: str | None) -> None:
         raise UsageError.saying("cli.empty_path")
 
 
+#: The commands that run another one, which stands behind `--`.
+_RUN_OTHERS = (("preflight", "collect"), ("prove",), ("hunt",))
+
+
+def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return what is for this command line, and the command behind `--`."""
+    own = list(arguments)
+    if "--" in own and any(tuple(own[: len(names)]) == names for names in _RUN_OTHERS):
+        at = own.index("--")
+        return own[:at], own[at + 1 :] or [""]  # which no program is called
+    return own, []
+
+
 #: What --mapping takes in the place of a file.
 SUGGEST = "suggest"
 _OBJECTS_BETWEEN_COLLECTIONS = 200_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from functools import partial
 
 from mindrlhf_msprobe.cli.answering import complain
@@ -39,15 +38,6 @@ def add_parser(commands: Commands) -> None:
     compare.add_argument("b", metavar="B")
     compare.add_argument("-o", "--output_path", metavar="DIR")
     compare.add_argument("--json", action="store_true")
-
-
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return what is for this command line, and the command behind `--`."""
-    own = list(arguments)
-    if own[:2] == [NAME, _COLLECT] and "--" in own:
-        at = own.index("--")
-        return own[:at], own[at + 1 :] or [""]  # which no program is called
-    return own, []
 
 
 def _collect(arguments: argparse.Namespace) -> Answer:

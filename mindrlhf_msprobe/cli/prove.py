@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import signal
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 from mindrlhf_msprobe.cli.parsing import (
@@ -16,8 +15,6 @@ from mindrlhf_msprobe.cli.parsing import (
     tolerances_of,
 )
 from mindrlhf_msprobe.report.answer import Answer
-
-_NAMES = ("prove", "hunt")
 
 
 def add_parser(commands: Commands) -> None:
@@ -53,15 +50,6 @@ def end_on_sigterm() -> None:
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, end)
-
-
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return what is for this command line, and the command behind `--`."""
-    own = list(arguments)
-    if own[:1] and own[0] in _NAMES and "--" in own:
-        at = own.index("--")
-        return own[:at], own[at + 1 :] or [""]  # which no program is called
-    return own, []
 
 
 def _prove(arguments: argparse.Namespace) -> Answer:

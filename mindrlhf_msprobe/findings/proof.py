@@ -47,6 +47,10 @@ class Where(Shown):
         return cls(first.step, first.rank, first.phase, first.record, first.cause.value)
 
 
+#: What the trainer hands to a network, or makes of what that returned.
+OF_TRAINER = frozenset({"input", "gradient"})
+
+
 @dataclass(frozen=True)
 class ProvenCause(Shown):
     """One place that was given A's tensors.
@@ -67,6 +71,11 @@ class ProvenCause(Shown):
     explained: int = 0
     keys: tuple[str, ...] = ()
     reasons: Messages = ()
+
+    @property
+    def of_trainer(self) -> bool:
+        """Whether nothing of a network was put in."""
+        return OF_TRAINER.issuperset(self.what)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from mindrlhf_msprobe.proof.differences import (
     git,
     read_between,
 )
-from mindrlhf_msprobe.proof.trials import TrialError, Trials, takes, why_of
+from mindrlhf_msprobe.proof.trials import MadeRun, TrialError, Trials, takes
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class _Hunt:
             try:
                 self._good = self._make([], "good").run
             except TrialError as error:
-                return why_of(error)
+                return error.said
         if self._result([]) != GOOD:
             return message("hunt.good_is_not_good")
         result = self._result([*range(len(self._items))])
@@ -177,8 +177,8 @@ class _Hunt:
             trial = self._make(bad, name, directory, commit)
             seconds, reused = trial.seconds, trial.reused
             result, why = self._compared(trial.run, trial.directory / "comparison")
-        except (TrialError, MsprobeError) as error:
-            why = why_of(error)
+        except MsprobeError as error:
+            why = error.said
         names = (commit,) if commit else tuple(self._items[i].name for i in bad)
         path = str(self._trials.output / name)
         self._made.append(Trial(path, names, result, seconds, reused, why))
@@ -197,7 +197,7 @@ class _Hunt:
 
     def _make(
         self, bad: Sequence[int], name: str, directory: Path | None = None, commit: str = ""
-    ) -> Any:
+    ) -> MadeRun:
         self._progress(len(self._made) + 1)
         arguments: dict[str, str] = {}
         environment: dict[str, str | None] = {}
@@ -229,7 +229,7 @@ class _Hunt:
                 try:
                     self._good = self._make([], "good", tree / self._inside, commits.good).run
                 except TrialError as error:
-                    return self._end(why_of(error))
+                    return self._end(error.said)
             return self._bisected(commits, tree)
         finally:
             git("bisect", "reset", directory=tree)

@@ -9,6 +9,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.findings import Comparison, Finding
+from mindrlhf_msprobe.findings.proof import OF_TRAINER
 from mindrlhf_msprobe.findings.words import Cause, CulpritCode
 from mindrlhf_msprobe.phases import REPLACED, UPDATE_PHASES, Phase
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -49,8 +50,8 @@ class Place:
 
     @property
     def of_trainer(self) -> bool:
-        """Whether it is what the trainer hands to a network, or makes of what that returned."""
-        return self.what in (("input",), ("gradient",))
+        """Whether nothing of a network is put in."""
+        return OF_TRAINER.issuperset(self.what)
 
     def contains(self, other: Place) -> bool:
         """Return whether all that is put in for another place is put in for this one."""

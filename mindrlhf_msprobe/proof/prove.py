@@ -32,7 +32,7 @@ from mindrlhf_msprobe.proof.places import (
     places_of,
     without_layer,
 )
-from mindrlhf_msprobe.proof.trials import Trial, TrialError, Trials, takes, why_of
+from mindrlhf_msprobe.proof.trials import MadeRun, TrialError, Trials, takes
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
@@ -44,7 +44,6 @@ SIDE = "side"
 PROOF_FILE = "proof.json"
 _GIB = 1 << 30
 
-_OF_TRAINER = {"input", "gradient"}
 _UPDATED = ("updated_parameters",)
 #: Says that key data were left out of a comparison; what became of them is said apart.
 _LEFT_OUT = "explanation.left_out"
@@ -210,7 +209,7 @@ class _Rounds:
         the trainer's own code computes each of them from what agrees.
         """
         left = list(dict.fromkeys(f.key for f in disagreeing(last) if f.key is not None))
-        of_trainer = [cause for cause in self._causes if {*cause.what} <= _OF_TRAINER]
+        of_trainer = [cause for cause in self._causes if cause.of_trainer]
         if left and of_trainer:
             at = self._causes.index(of_trainer[0])
             self._causes[at] = replace(of_trainer[0], keys=tuple(left))
@@ -280,8 +279,8 @@ class _Rounds:
         parts = (place.entries, place.what, place.phases, place.steps, explained)
         cause = ProvenCause(where, *parts, reasons=reasons)
         known = self._contained
-        if known is None and (place.of_trainer or place.replaces):
-            known = next((c for c in self._causes if {*c.what} <= _OF_TRAINER), None)
+        if known is None and place.of_trainer:
+            known = next((c for c in self._causes if c.of_trainer), None)
             if known is not None:
                 self._causes.remove(known)
                 cause = _joined(known, cause)
@@ -368,12 +367,14 @@ class _Rounds:
         if lasting and self._noise is not None and self._noise == self._first:
             raise _UndecidedError(message("proof.noise"))
 
-    def _make(self, kind: str, number: int, settings: Mapping[str, Any], side: str = "b") -> Trial:
+    def _make(
+        self, kind: str, number: int, settings: Mapping[str, Any], side: str = "b"
+    ) -> MadeRun:
         self._progress(kind, number)
         try:
             return self._trials.make(f"{kind}{number}", settings, {SIDE: side})
         except TrialError as error:
-            raise _UndecidedError(why_of(error)) from None
+            raise _UndecidedError(error.said) from None
 
     def _compare(
         self, a: Path, b: Path, output: str | None, include: Sequence[str] = ()
@@ -387,7 +388,9 @@ class _Rounds:
             raise RunError.saying("proof.other_ranks", a=a, b=b)
         return compare_runs(a, b, output_path=path, tolerance=self._of.tolerance, include=include)
 
-    def _note(self, kind: str, trial: Trial, result: Comparison, put_in: int | None = None) -> None:
+    def _note(
+        self, kind: str, trial: MadeRun, result: Comparison, put_in: int | None = None
+    ) -> None:
         counts = Where.of(result.verdict.first_divergence)
         different = sum(1 for _ in disagreeing(result))
         self._rounds.append(

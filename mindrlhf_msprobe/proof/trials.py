@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import OVERRIDES
 from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
 from mindrlhf_msprobe.findings.words import TOOL
@@ -32,7 +31,7 @@ class TrialError(MsprobeError):
 
 
 @dataclass(frozen=True)
-class Trial:
+class MadeRun:
     """A run that a command has made.
 
     Attributes:
@@ -99,7 +98,7 @@ class Trials:
         arguments: Mapping[str, str] | None = None,
         environment: Mapping[str, str | None] | None = None,
         directory: Path | None = None,
-    ) -> Trial:
+    ) -> MadeRun:
         """Have the command make one run.
 
         Args:
@@ -119,7 +118,7 @@ class Trials:
         made_of = loads(dump_json(made_of))
         ended = _read(own / _TRIAL)
         if ended.get("made_of") == made_of and ended.get("exit_code") == 0 and _is_run(own / RUN):
-            return Trial(own, float(ended.get("seconds") or 0.0), True)
+            return MadeRun(own, float(ended.get("seconds") or 0.0), True)
         if (own / _SETTINGS).is_file():  # of an earlier call that was interrupted
             _refuse_running(own)
             shutil.rmtree(own)
@@ -138,7 +137,7 @@ class Trials:
                 "proof.recorded_nothing", path=str(own / RUN), variable=OVERRIDES
             )
         write_json(own / _TRIAL, {"made_of": made_of, "exit_code": code, "seconds": seconds})
-        return Trial(own, seconds, False)
+        return MadeRun(own, seconds, False)
 
     def _run(
         self,
@@ -228,8 +227,3 @@ def _last_lines(path: Path) -> list[str]:
     except OSError:
         return []
     return [line.strip()[:200] for line in lines if line.strip()][-_MOST_LINES:]
-
-
-def why_of(error: MsprobeError) -> Message:
-    """Return what an error of a trial says."""
-    return error.said if isinstance(error.said, Message) else message("proof.error", why=error.said)

@@ -58,9 +58,9 @@ def where_text(where: Where | None) -> str:
 
 def _cause(number: int, cause: ProvenCause) -> Iterator[Any]:
     of_weights = any("parameters" in part and part != "parameters_grad" for part in cause.what)
-    of_trainer = bool(cause.keys) and {*cause.what} <= {"input", "gradient"}
     named = [cause.where.record] if of_weights else cause.entries or cause.keys
-    named = cause.keys if of_trainer else named
+    if cause.of_trainer and cause.keys:
+        named = cause.keys
     shown = capped(named, _MOST_ENTRIES)
     yield say("proof.cause", number=number, cause=cause.where.cause, entries=shown)
     details = [say("proof.first_at", where=where_text(cause.where)), paragraph(cause.reasons)]

@@ -190,19 +190,25 @@ class Grafts:
             if graph_mode():
                 raise UsageError.saying("error.graft_in_graph_mode", phase=phase.name)
             at = LayerPlace(phase.name, step, self._rank)
+            ended = -1
             for entry in wanted.run.entries_named(at, wanted.cells):
+                ended = max(ended, entry.seq)
                 for _, record in wanted.records_of(entry):
                     found.add(number, entry, record)
             if _UPDATED in wanted.what:
-                self._add_updated(found, number, at)
+                self._add_updated(found, number, at, ended)
         return found if found.records or found.updated else None
 
-    def _add_updated(self, found: PhaseGraft, number: int, at: LayerPlace) -> None:
-        """Add the parameters that the phases of a role have first after one of them has ended."""
+    def _add_updated(self, found: PhaseGraft, number: int, at: LayerPlace, ended: int) -> None:
+        """Add the parameters that the phases of a role have first after one of them has ended.
+
+        Args:
+            at: where that one stands.
+            ended: the place in time of its last entry.
+        """
         wanted = self._wanted[number]
         role = self._phases[at.phase].role
         names = {name for name, one in self._phases.items() if one.role == role}
-        ended = max((entry.seq for entry in wanted.run.each_entry(*at)), default=-1)
         later = [s for s in wanted.run.steps if s > at.step]
         for step in (at.step, *later[:1]):
             behind = (
@@ -298,11 +304,10 @@ class PhaseGraft:
         own = dict(network.parameters_and_names())
         for name, source in parameters.items():
             parameter = own.get(name)
-            tensor = None if parameter is None else self._fitting(source, parameter)
-            if parameter is not None and tensor is not None:
+            tensor = None if parameter is None else self._taken(source, parameter)
+            if tensor is not None:
                 with not_intercepted():
                     ops.assign(parameter, tensor)  # in place: what is compiled holds its address
-                self._has_put(source)
 
     def close(self, network: nn.Cell) -> None:
         """Set the parameters that an update ends with; count what did not come."""
@@ -344,12 +349,8 @@ class PhaseGraft:
             record: its name.
             beside: what of the gradient does not pass through the call, which is added.
         """
-        source = self.records.get(record)
-        tensor = None if source is None else self._fitting(source, gradient)
-        if source is None or tensor is None:
-            return None
-        self._has_put(source)
-        return tensor if beside is None else tensor + beside
+        tensor = self._taken(self.records.get(record), gradient)
+        return tensor if tensor is None or beside is None else tensor + beside
 
     def behind(self, tensor: Tensor, record: str, beside: Callable[[], Any]) -> Tensor:
         """Return a tensor behind which the gradient of a record is put in; else the same.
@@ -371,12 +372,8 @@ class PhaseGraft:
         Tuples, lists and dicts are made anew; in other structures tensors get other elements.
         """
         if isinstance(value, Tensor):
-            source = self.records.get(path)
-            tensor = None if source is None else self._fitting(source, value)
-            if source is None or tensor is None:
-                return value
-            self._has_put(source)
-            return _instead(value, tensor)
+            tensor = self._taken(self.records.get(path), value)
+            return value if tensor is None else _instead(value, tensor)
         if type(value) in (tuple, list):
             items = (
                 self._replaced(item, child_path(path, i), kept) for i, item in enumerate(value)
@@ -400,8 +397,13 @@ class PhaseGraft:
                     item.assign_value(new)
         return value
 
-    def _fitting(self, source: _Source, value: Tensor) -> Tensor | None:
-        """Return the tensor to put in; None where it does not fit, which is counted."""
+    def _taken(self, source: _Source | None, value: Tensor) -> Tensor | None:
+        """Return the tensor to put in, and count it; None where there is none, or it does not fit.
+
+        What does not fit is counted, too.
+        """
+        if source is None:
+            return None
         self._came.add(source.record.name)
         if is_sharded(value):
             self.grafts.leave(source.number, message("graft.is_sharded"))
@@ -413,13 +415,11 @@ class PhaseGraft:
             self.grafts.leave(source.number, message("graft.unread", why=why))
             return None
         if (tensor.shape, tensor.dtype) == (value.shape, value.dtype):
+            self.grafts.has_put(source.number)
             return tensor
         found, own = (f"{one.dtype} {list(one.shape)}" for one in (tensor, value))
         self.grafts.leave(source.number, message("graft.does_not_fit", found=found, own=own))
         return None
-
-    def _has_put(self, source: _Source) -> None:
-        self.grafts.has_put(source.number)
 
 
 class _Instead(nn.Cell):
