@@ -663,3 +663,46 @@ def test_the_tables_hold_every_parameter(tmp_path):
     assert {*verdict["tables"]} == {path.name for path in out.iterdir()} - {"verdict.json"}
     again = compare_checkpoints(found.a, found.b, output_path=out)
     assert {path.name for path in out.iterdir()} == {*again.tables, "verdict.json"}
+
+
+@pytest.mark.parametrize("two_axes", [False, True])
+@pytest.mark.parametrize("change", ["", "an expert differs", "an expert is missing"])
+def test_stacked_experts_are_those_of_hugging_face(tmp_path, two_axes, change):
+    """Each expert's [outputs, inputs] is found in the weight of all; a shared expert too."""
+    experts, hidden, inner = 3, 6, 4
+    theirs, ours = {}, {}
+    for layer in range(2):
+        a, b = f"model.layers.{layer}.mlp.", f"decoder.layers.{layer}.mlp."
+        gates, ups, downs = (
+            floats(experts, *s) for s in ((inner, hidden),) * 2 + ((hidden, inner),)
+        )
+        for kind, each in (("gate", gates), ("up", ups), ("down", downs)):
+            theirs |= {f"{a}experts.{e}.{kind}_proj.weight": w for e, w in enumerate(each)}
+        first = np.concatenate([gates, ups], 1).swapaxes(1, 2)
+        second = downs.swapaxes(1, 2)
+        for number, stacked in enumerate((first, second), 1):
+            shape = (-1, stacked.shape[2]) if two_axes else stacked.shape
+            ours[f"{b}experts.weight{number}"] = np.ascontiguousarray(stacked.reshape(shape))
+        theirs[f"{a}gate.weight"] = ours[f"{b}router.weight"] = floats(experts, hidden)
+        gate, up, down = floats(inner, hidden), floats(inner, hidden), floats(hidden, inner)
+        for kind, weight in (("gate", gate), ("up", up), ("down", down)):
+            theirs[f"{a}shared_experts.{kind}_proj.weight"] = weight
+        ours[f"{b}shared_experts.linear_fc1.weight"] = np.concatenate([gate, up])
+        ours[f"{b}shared_experts.linear_fc2.weight"] = down
+    if change == "an expert differs":
+        theirs["model.layers.1.mlp.experts.2.down_proj.weight"][0, 0] += 1
+    if change == "an expert is missing":
+        del theirs["model.layers.1.mlp.experts.2.down_proj.weight"]
+    for own, other in ((theirs, ours), (ours, theirs)):
+        found = pair(tmp_path, own, other)
+        unlike = {f.record: f.status for f in found.findings if f.status is not Status.IDENTICAL}
+        if not change:
+            assert not unlike
+            (fused,) = (said for said in found.remarks if said.code == "checkpoint.fused")
+            assert "weight2 = down_proj of 3 experts" in text_of(fused, "en")
+        elif "differs" in change:
+            (name,) = unlike
+            assert name.endswith("layers.1.mlp.experts.weight2")
+        else:
+            assert {*unlike.values()} == {Status.ONLY_IN_A, Status.ONLY_IN_B}
+            assert "decoder.layers.1.mlp.experts.weight2" in unlike

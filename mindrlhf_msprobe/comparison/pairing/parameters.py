@@ -15,6 +15,7 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.comparison.pairing.composed import Composed, OfRecord, joined
+from mindrlhf_msprobe.comparison.pairing.experts import stacked_experts
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import (
     FUSED,
     preset_names,
@@ -49,13 +50,16 @@ Parameters = Mapping[str, Record]
 
 def stored_names(pair: Pair) -> list[str]:
     """Return the names of all parameters that a pair is of: of one that is several, its parts'."""
-    found = []
-    for record in pair.records:
-        made_of = record.expression if isinstance(record, Composed) else None
-        parts = made_of.stored() if made_of is not None else ()
-        names = [part.record.name for part in parts if isinstance(part, OfRecord)]
-        found += names or [record.name]
-    return found
+    return [name for record in pair.records for name in _stored_names(record)]
+
+
+def _stored_names(record: Record) -> Iterator[str]:
+    made_of = record.expression if isinstance(record, Composed) else None
+    parts = [] if made_of is None else [p for p in made_of.stored() if isinstance(p, OfRecord)]
+    for part in parts:
+        yield from _stored_names(part.record)
+    if not parts:
+        yield record.name
 
 
 def _pair(a: Record | None, b: Record | None) -> Pair:
@@ -229,6 +233,11 @@ def _by_presets(a: Parameters, b: Parameters) -> list[tuple[Pair, Message]]:
                 said = message("checkpoint.made_of", name=_last(name), parts=names, groups=groups)
                 pair = _pair(*(whole, record)[:: 1 if turned else -1])
                 found.append((pair, said))
+        for stacked in stacked_experts(own, others):
+            name = stacked.whole.name.rpartition("experts.")[2]
+            holds = {"name": name, "parts": stacked.parts, "experts": stacked.experts}
+            pair = _pair(*(stacked.made, stacked.whole)[:: 1 if turned else -1])
+            found.append((pair, message("checkpoint.made_of", **holds)))
     return found
 
 

@@ -36,6 +36,7 @@ NETWORKS = {
         query_norm=self_attention.q_layernorm key_norm=self_attention.k_layernorm
         rotary=self_attention.apply_rotary_pos_emb|self_attention.rotary_embedding
         mlp=mlp gate=mlp.gating up=mlp.hidden gate_up=mlp.linear_fc1 down=mlp.linear_fc2
+        router=mlp.router shared_down=mlp.shared_experts.linear_fc2
         before_attention=input_layernorm before_mlp=pre_mlp_layernorm
         embedding=word_embeddings final_norm=final_layernorm table=rotary_pos_emb
         head=output_layer""",
@@ -44,6 +45,7 @@ NETWORKS = {
         qkv=self_attn.qkv_proj output=self_attn.o_proj
         query_norm=self_attn.q_norm key_norm=self_attn.k_norm rotary=self_attn.rotary_emb
         mlp=mlp gate=mlp.gate_proj up=mlp.up_proj gate_up=mlp.gate_up_proj down=mlp.down_proj
+        router=mlp.gate shared_down=mlp.shared_experts.down_proj
         before_attention=input_layernorm before_mlp=post_attention_layernorm
         embedding=embed_tokens final_norm=norm table=rotary_emb head=lm_head""",
     "GLM": """
@@ -54,7 +56,8 @@ NETWORKS = {
 #: What cells do inside a layer; what lies inside others stands before these. And beside the layers.
 _IN_LAYERS = (
     *("rotary", "output", "query", "key", "value", "qkv", "query_norm", "key_norm"),
-    *("gate_up", "gate", "up", "down", "attention", "mlp", "before_attention", "before_mlp"),
+    *("gate_up", "gate", "up", "down", "router", "shared_down"),
+    *("attention", "mlp", "before_attention", "before_mlp"),
 )
 _BESIDE = ("embedding", "final_norm", "table", "head")
 
