@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from importlib import metadata
 
 import pytest
+from helpers.distributions import install, run_beside
 from helpers.runs import Fault, record_training
 
 from mindrlhf_msprobe.common.message import in_words
@@ -122,29 +120,19 @@ def mlp(first):
 
 def test_a_package_that_is_installed_adds_an_explanation(tmp_path):
     """A distribution with an entry point: what it says stands in the answer, in both languages."""
-    site, info = tmp_path / "site", tmp_path / "site" / "mine-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[mindrlhf_msprobe.explanations]\nmlp = mine_mlp:mlp\nlost = no_such_module:mlp\n"
+    install(
+        tmp_path / "site", EXPLANATION, explanations="mlp = mine:mlp\nlost = no_such_module:mlp"
     )
-    (site / "mine_mlp.py").write_text(EXPLANATION)
     a = record_training(tmp_path / "a", steps=1, tokens=1)
     fault = Fault("layers.0.mlp", "actor_update", change=lambda value: value + 1)
     b = record_training(tmp_path / "b", steps=1, tokens=1, faults=[fault])
-    paths = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")]), os.getcwd()])
-    command = [sys.executable, "-m", "mindrlhf_msprobe", "compare", str(a), str(b)]
     for lang, said in (
         ("en", "Our kernel of the MLP was replaced."),
         ("zh", "MLP kernel 已替换。"),
     ):
-        done = subprocess.run(
-            [*command, "-o", str(tmp_path / lang), "--lang", lang],
-            env={**os.environ, "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8"},
-            capture_output=True,
-            encoding="utf-8",
-        )
+        out = tmp_path / lang
+        done = run_beside(tmp_path / "site", "compare", a, b, "-o", out, "--lang", lang)
         assert done.returncode == 1, done.stderr
         assert said in done.stdout
         assert "no_such_module" in done.stdout
-        assert '"code": "mine.mlp"' in (tmp_path / lang / "verdict.json").read_text("utf-8")
+        assert '"code": "mine.mlp"' in (out / "verdict.json").read_text("utf-8")

@@ -25,7 +25,7 @@ from mindrlhf_msprobe.config import ProbeConfig, phases_of
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.phases import Phase
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry, cell_name, is_optimizer_state
+from mindrlhf_msprobe.storage.records import Entry, Record, cell_name, is_optimizer_state
 
 ONE_SIDED = (Status.ONLY_IN_A, Status.ONLY_IN_B)
 
@@ -64,6 +64,13 @@ class FirstDifference:
     def before(self) -> PairFindings:
         """The pairs before it."""
         return self.pairs[: self.index]
+
+    @property
+    def both(self) -> tuple[Record, Record]:
+        """The records of both runs, where `both_hold` it."""
+        assert self.pair.a is not None
+        assert self.pair.b is not None
+        return self.pair.a, self.pair.b
 
     @property
     def may_hold_cells(self) -> bool:
