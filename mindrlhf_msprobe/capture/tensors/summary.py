@@ -36,12 +36,12 @@ import numpy as np
 
 from mindrlhf_msprobe.common.compiled import library_beside
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint
 from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8, float8_to_float32
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
     bfloat16_bits_to_float32,
     dtype_name,
+    fingerprint,
     float32_to_bfloat16_bits,
 )
 from mindrlhf_msprobe.storage.arrays.sketches import (
