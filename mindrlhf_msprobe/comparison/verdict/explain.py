@@ -298,11 +298,11 @@ def _unreadable(first: FirstDifference) -> _Explained:
     pair = first.pair
     if pair.record.leaf.type == "unreadable":  # of more than one record
         return Cause.UNREADABLE, None, (message("explanation.unreadable_files"),)
-    from mindrlhf_msprobe.comparison.layouts.joining import UNFIT, UNLIKE_PARTS
+    from mindrlhf_msprobe.comparison.layouts.joining import NO_SUCH_DIMENSION, UNLIKE_PARTS
 
     held = [record.leaf for record in (pair.a, pair.b) if record is not None]
     codes = {leaf.why.code for leaf in held if leaf.why is not None}
-    if codes & {UNFIT, UNLIKE_PARTS}:
+    if codes & {NO_SUCH_DIMENSION, UNLIKE_PARTS}:
         return Cause.UNREADABLE, first.origin, (message("explanation.layout_unfit"),)
     prints = [leaf.fingerprint for leaf in held]
     known = len(prints) == 2 and None not in prints

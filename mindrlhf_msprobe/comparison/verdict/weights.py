@@ -337,7 +337,7 @@ def moved_since(first: FirstDifference) -> Culprit | None:
 
 
 def _may_have_made(first: FirstDifference) -> list[str]:
-    """Return the phase that key data come of; of an update, or of none, those of frozen networks.
+    """Return the phase that key data come of; for an update, or no phase, those of frozen networks.
 
     Without those of which other key data of the step agree.
     """
