@@ -22,8 +22,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks, is_finite
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, part
-from mindrlhf_msprobe.comparison.verdict.history import of_entries
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, of_entries, part
 from mindrlhf_msprobe.findings import Change
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back
 from mindrlhf_msprobe.storage.records import Record, cell_name

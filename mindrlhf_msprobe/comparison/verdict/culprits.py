@@ -23,12 +23,14 @@ from mindrlhf_msprobe.comparison.preflight.preflight import (
     OwnStep,
     states_differ,
 )
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, part, status
-from mindrlhf_msprobe.comparison.verdict.history import (
+from mindrlhf_msprobe.comparison.verdict.first_difference import (
+    FirstDifference,
     Opened,
     Parameter,
     StepFindings,
     of_entries,
+    part,
+    status,
 )
 from mindrlhf_msprobe.comparison.verdict.losses import aggregation, loss, schedule
 from mindrlhf_msprobe.comparison.verdict.occasion import cell_of, earlier_update

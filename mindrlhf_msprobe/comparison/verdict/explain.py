@@ -38,10 +38,10 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
     direction,
     event,
     key,
+    of_entries,
     part,
     status,
 )
-from mindrlhf_msprobe.comparison.verdict.history import of_entries
 from mindrlhf_msprobe.comparison.verdict.inside import inside
 from mindrlhf_msprobe.comparison.verdict.next_step import (
     DECIDED,

@@ -16,15 +16,17 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, event, status
-from mindrlhf_msprobe.comparison.verdict.history import (
+from mindrlhf_msprobe.comparison.verdict.first_difference import (
+    FirstDifference,
     Opened,
     Parameter,
     StepFindings,
+    event,
     matched,
     of_entries,
     parameter_of,
     same,
+    status,
 )
 from mindrlhf_msprobe.comparison.verdict.sampling import counts_tokens
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
