@@ -65,7 +65,7 @@ BRIEF = {
     "Record": ("location", "opened", "sketches"),
     "Leaf": (
         *("is_tensor", "is_integer", "is_discrete", "at_optimizer", "dialect", "md5", "opaque"),
-        *("rounding", "shard", "shares", "signs", "sketch", "whole", "stored", "to_json"),
+        *("rounding", "shard", "shares", "signs", "sketch", "whole", "further", "stored", "to_json"),
         "to_key_data_json",
     ),
     "KeyDatum": ("structure",),

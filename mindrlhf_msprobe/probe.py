@@ -297,7 +297,7 @@ class Probe:
                 it is written under `saved_checkpoints`, for a comparison with it later.
         """
         if (recorder := self._recording("note_checkpoint")) is not None:
-            from mindrlhf_msprobe.storage.manifest.notes import Checkpoint
+            from mindrlhf_msprobe.storage.manifest.manifest import Checkpoint
 
             recorder.note(Checkpoint(role, path, saved_after))
 

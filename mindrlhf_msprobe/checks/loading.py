@@ -11,7 +11,6 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from mindrlhf_msprobe.checks.rule import Rule, as_rule
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.patterns import Pattern, PatternError
+from mindrlhf_msprobe.common.rules import installed, not_loaded
 from mindrlhf_msprobe.common.yaml_file import line_of, read_yaml
 from mindrlhf_msprobe.config import MOST_PATTERNS
 from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest_of
@@ -42,17 +42,6 @@ def own_rules() -> list[Rule]:
     return found
 
 
-def installed_rules() -> tuple[list[Rule], list[NotChecked]]:
-    """Return the rules of entry points, and those that cannot be loaded, each with why."""
-    found, broken = [], []
-    for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name):
-        try:
-            found.append(as_rule(point.load(), point.name))
-        except Exception as error:  # somebody else's package costs no check of ours
-            broken.append(NotChecked(point.name, _not_loaded(point.value, error)))
-    return found, broken
-
-
 def given_rule(named: Any) -> Rule:
     """Return the rule `module:function` names, or that an object is.
 
@@ -69,7 +58,7 @@ def given_rule(named: Any) -> Rule:
     try:
         found = imported(named)
     except Exception as error:
-        raise UsageError(_not_loaded(named, error)) from None
+        raise UsageError(not_loaded(named, error)) from None
     return as_rule(found, f"{module.rpartition('.')[2]}.{function}")
 
 
@@ -91,18 +80,14 @@ def all_rules(given: Iterable[Any] = ()) -> tuple[list[Rule], list[NotChecked]]:
     Raises:
         UsageError: one of them is none, or two rules have one name.
     """
-    installed, broken = installed_rules()
-    rules = [*own_rules(), *installed, *map(given_rule, given)]
+    others, broken = installed(GROUP, as_rule)
+    rules = [*own_rules(), *others, *map(given_rule, given)]
     names: set[str] = set()
     for rule in rules:
         if rule.name in names:
             raise UsageError.saying("checks.same_name", name=rule.name)
         names.add(rule.name)
-    return rules, broken
-
-
-def _not_loaded(named: str, error: Exception) -> Message:
-    return message("checks.not_loaded", named=named, kind=type(error).__name__, error=str(error))
+    return rules, [NotChecked(name, why) for name, why in broken]
 
 
 _SEVERITY, _PATTERNS = "severity", ("include", "exclude")

@@ -20,7 +20,7 @@ def add_parser(commands: Commands) -> None:
 def _accuracy(arguments: argparse.Namespace) -> Answer:
     collect_rarely()
 
-    from mindrlhf_msprobe.checks.accuracy import accuracy_of
+    from mindrlhf_msprobe.checks.rules.computed_again import accuracy_of
     from mindrlhf_msprobe.report.accuracy import FILES, lines_of, sheets_of
 
     def find() -> Answer:

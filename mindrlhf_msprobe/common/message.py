@@ -121,6 +121,11 @@ def as_message(said: Message | str) -> Message:
     return Message(TEXT, {"text": said}) if isinstance(said, str) else said
 
 
+def text(en: str, zh: str) -> Message:
+    """Return the message that holds a sentence in both languages: of a rule of another package."""
+    return Message(TEXT, {"text": en, "zh": zh})
+
+
 def as_json_or_text(said: Message) -> Any:
     """Return a message as JSON, one that is known as a text alone as that text."""
     return str(said.params.get("text", "")) if said.code == TEXT else said.as_json()

@@ -3,17 +3,21 @@
 @rule(event(DATA))
 def moved_since(first: FirstDifference) -> Culprit | None: ...
 
-culprit = first_answer((sampling, before_optimizer, moved_since), first)
+EXPLANATIONS = Rules("mindrlhf_msprobe.explanations", Culprit, sampling, moved_since)
+culprit, failed = EXPLANATIONS.answer(first)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import update_wrapper
-from typing import Generic, TypeVar
+from functools import cached_property, update_wrapper
+from typing import Any, Generic, TypeVar
+
+from mindrlhf_msprobe.common.message import Message, Messages, message
 
 Case = TypeVar("Case")
 Answer = TypeVar("Answer")
+Made = TypeVar("Made")
 
 
 class Rule(Generic[Case, Answer]):
@@ -55,3 +59,74 @@ def first_answer(rules: Iterable[Callable[[Case], Answer | None]], case: Case) -
             return answer
         held = answer if held is None else held
     return held
+
+
+class Rules(Generic[Case, Answer]):
+    """All rules of one kind in their order: those of other packages by name, then our own.
+
+    A rule of another package knows more of its trainer than ours do; with `yields` it lets ours go
+    before it. One that cannot be loaded, raises, or gives another kind of answer has no answer.
+    """
+
+    def __init__(
+        self, group: str, kind: type[Answer], *own: Callable[[Case], Answer | None]
+    ) -> None:
+        self._group, self._kind, self._own = group, kind, own
+
+    @cached_property
+    def _installed(self) -> tuple[list[tuple[str, Any]], list[tuple[str, Message]]]:
+        return installed(self._group, lambda found, name: (name, found))
+
+    def answer(self, case: Case) -> tuple[Answer | None, Messages]:
+        """Return the first answer; and a sentence for each rule of another package that failed."""
+        found, broken = self._installed
+        failed = [why for _, why in broken]
+
+        def guarded(name: str, function: Any, kind: type) -> Callable[[Any], Any]:
+            def call(given: Any) -> Any:
+                try:
+                    answer = function(given)
+                    if not isinstance(answer, (kind, type(None))):
+                        raise TypeError(f"{type(answer).__name__} instead of {kind.__name__}")
+                    return answer
+                except Exception as error:  # somebody else's package costs no answer of ours
+                    known = {"kind": type(error).__name__, "error": str(error)[:300]}
+                    failed.append(message("checks.failed", named=name, **known))
+                    return None
+
+            return call
+
+        rules = list(self._own)
+        for name, one in reversed(found):
+            yields = getattr(one, "yields", None)
+            yields = yields and guarded(name, yields, object)
+            rules.insert(0, Rule(guarded(name, one, self._kind), (), yields))
+        answer = first_answer(rules, case)
+        return answer, tuple(message("remark.sentence", what=why) for why in failed)
+
+
+def installed(
+    group: str, made: Callable[[Any, str], Made]
+) -> tuple[list[Made], list[tuple[str, Message]]]:
+    """Return what other packages offer as entry points of a group, in the order of their names.
+
+    Args:
+        made: makes a rule of what an entry point names, and its name.
+
+    Returns:
+        The rules; and the entry points that cannot be loaded, each with why.
+    """
+    from importlib import metadata  # it takes 20 ms to import
+
+    found, broken = [], []
+    for point in sorted(metadata.entry_points(group=group), key=lambda point: point.name):
+        try:
+            found.append(made(point.load(), point.name))
+        except Exception as error:  # somebody else's package costs no rule of ours
+            broken.append((point.name, not_loaded(point.value, error)))
+    return found, broken
+
+
+def not_loaded(named: str, error: Exception) -> Message:
+    """Say that the rule `module:function` names cannot be loaded."""
+    return message("checks.not_loaded", named=named, kind=type(error).__name__, error=str(error))

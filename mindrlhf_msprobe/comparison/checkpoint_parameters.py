@@ -31,8 +31,12 @@ from mindrlhf_msprobe.comparison.pairing.fused import order_between, row_keys
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
 from mindrlhf_msprobe.storage.arrays.expression import Expression
-from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
-from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, ArrayFileError, rounded
+from mindrlhf_msprobe.storage.arrays.npy import (
+    BFLOAT16,
+    ArrayFileError,
+    fingerprint_of_parts,
+    rounded,
+)
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record

@@ -308,7 +308,7 @@ def _conclude(prepared: Prepared, results: Sequence[StepResult]) -> Comparison:
 
 
 def _stops(runs: tuple[Run, Run]) -> Iterator[Stopped]:
-    """Yield where the runs stopped, ranks that stopped alike together.
+    """Yield where the runs stopped, ranks that stopped in the same way together.
 
     One that still runs lacks nothing while neither run holds anything of the step it is in.
     """

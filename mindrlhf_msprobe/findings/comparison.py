@@ -17,7 +17,6 @@ from mindrlhf_msprobe.findings.words import (
     TOOL,
     VERDICT_FILE,
     Cause,
-    CulpritCode,
     Nearness,
     Outcome,
     Relation,
@@ -88,16 +87,19 @@ class Culprit:
     """What is to blame beyond the record that differs first, and the evidence.
 
     Attributes:
+        code: a `CulpritCode`, or a name of your own.
         details: the evidence: numbers, steps, phases, `A` or `B` for a run; plain JSON. What each
             code has is said where it is made, in comparison/.
+        said: the sentence for a reader; None: the text of `culprit.<code>` with the details.
     """
 
-    code: CulpritCode
+    code: str
     details: Mapping[str, Any] = field(default_factory=dict)
+    said: Message | str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the object of verdict.json."""
-        return {"code": self.code.value, **self.details}
+        return {"code": str(self.code), **self.details}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ class Conclusion(Keyword):
     )
     NOT_ALONE = "not_alone"  #: they explain a part; something still differs
     NOT_THE_CAUSE = "not_the_cause"  #: what follows differs with A's tensors there as without
-    NOT_REPRODUCIBLE = "not_reproducible"  #: B run again differs elsewhere, or not at all
+    NOT_REPRODUCIBLE = "not_reproducible"  #: B run again differs at another place, or not at all
     NO_PROOF = "no_proof"  #: no experiment could be made, or none can be trusted
     NOTHING_DIFFERS = "nothing_differs"
 
@@ -41,7 +41,7 @@ class Where(Shown):
 
     @classmethod
     def of(cls, first: Divergence | None) -> Where | None:
-        """Return the place of a first divergence; None of none."""
+        """Return the place of a first divergence; None without one."""
         if first is None:
             return None
         return cls(first.step, first.rank, first.phase, first.record, first.cause.value)

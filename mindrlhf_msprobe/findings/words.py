@@ -177,6 +177,6 @@ def words_of(messages: Messages) -> str:
 
 
 def with_codes(name: str, messages: Messages) -> dict[str, Any]:
-    """Return messages as JSON, in words and as codes; nothing of none."""
+    """Return messages as JSON, in words and as codes; nothing without any."""
     said = {name: list(map(str, messages)), f"{name}_codes": as_json(messages)}
     return said if messages else {}

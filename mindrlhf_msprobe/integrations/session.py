@@ -34,7 +34,7 @@ def begin(config: Any, trainer: Message, apart: str = "") -> Session | None:
         ConfigError: a value in the section is wrong.
         RunError: the dump_path holds another run, or cannot be written.
     """
-    settings = asked_for(getattr(config, SECTION, None), trainer)
+    settings = settings_in(getattr(config, SECTION, None), trainer)
     if settings is None:
         return None
     probe = _apart(settings, trainer, apart) if apart and in_ray_actor() else Probe(settings)
@@ -43,7 +43,7 @@ def begin(config: Any, trainer: Message, apart: str = "") -> Session | None:
     return Session(probe) if probe.enabled or probe.plays else None
 
 
-def asked_for(section: Any, trainer: Message) -> ProbeConfig | None:
+def settings_in(section: Any, trainer: Message) -> ProbeConfig | None:
     """Return the settings of a training's section; None where it asks for nothing, which is noted.
 
     Raises:

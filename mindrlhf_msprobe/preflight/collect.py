@@ -39,7 +39,7 @@ from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_key
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError
 from mindrlhf_msprobe.preflight.child.sitecustomize import DIRECTORY
-from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint, fingerprint_of_parts
+from mindrlhf_msprobe.storage.arrays.npy import fingerprint, fingerprint_of_parts
 from mindrlhf_msprobe.storage.foreign.checkpoints.opening import open_checkpoint
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError, StoredTensor
 from mindrlhf_msprobe.storage.layout import WITHHELD

@@ -56,7 +56,7 @@ from mindrlhf_msprobe.replay.held import (
 from mindrlhf_msprobe.replay.kinds import communicates, draws, is_norm, writes
 from mindrlhf_msprobe.replay.own_kernels import Higher, OwnKernels, can_be_higher
 from mindrlhf_msprobe.replay.precise.values import replaced
-from mindrlhf_msprobe.storage.manifest.notes import ChangedTraining
+from mindrlhf_msprobe.storage.manifest.manifest import ChangedTraining
 from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 
 if TYPE_CHECKING:

@@ -462,7 +462,7 @@ def _settings(found: Generation) -> list[str]:
 
 
 def _states(file: RunFile) -> str:
-    """Return of which generators the states are noted, and in which steps; "" if of none."""
+    """Return of which generators the states are noted, and in which steps; "" without any."""
     steps: dict[str, list[str]] = {}
     for name, states in random_states.by_step(file.random_states).items():
         if known := sorted(n for n, state in states.items() if state != random_states.UNKNOWN):

@@ -28,7 +28,7 @@ from mindrlhf_msprobe.report.xlsx import AnswerFiles, json_text, write_xlsx
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.outputs import Output, written
 
-_MOST_BIRTHS = 8
+_MOST_BEGINNINGS = 8
 _MOST_LAYERS = 16
 _MOST_NOTES = 6
 _MOST_RANKS = 16
@@ -146,7 +146,7 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
         for of in births:
             how = {"apart": of.apart, "entered": of.entered}
             shown.append(say("mismatch.birth", name=shortened(of.name, _LONGEST), **how))
-        yield capped(shown, _MOST_BIRTHS)
+        yield capped(shown, _MOST_BEGINNINGS)
     yield from _growth(one)
     if one.experts:
         apart = [

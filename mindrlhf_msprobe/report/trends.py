@@ -31,8 +31,7 @@ from mindrlhf_msprobe.report.messages import say, texts_of
 from mindrlhf_msprobe.report.sheets import clean, harmless
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic, write_json
-from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint
-from mindrlhf_msprobe.storage.arrays.npy import open_npy, save_npy
+from mindrlhf_msprobe.storage.arrays.npy import fingerprint, open_npy, save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.outputs import (
     Output,

@@ -144,7 +144,7 @@ class Sequences:
 
     @cached_property
     def saved_masks(self) -> list[list[np.ndarray]]:
-        """Of each save of the responses the masks saved beside it, of all its rows or of none."""
+        """Of each save of the responses the masks saved beside it, for all its rows or no row."""
         saves = self.data.saved(MASK)
         found: list[list[np.ndarray]] = []
         for at, rows in enumerate(self._ids):

@@ -160,7 +160,7 @@ def runs_of(selects: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def masks_of_values(data: StepData, values: np.ndarray, names: Sequence[str]) -> np.ndarray | None:
-    """Return which tokens count of rows that losses were given beside a mask; None if of none.
+    """Return which tokens count of rows that losses were given beside a mask; None without any.
 
     Of rows that no loss was given nothing counts.
 

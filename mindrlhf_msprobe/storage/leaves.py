@@ -12,10 +12,12 @@ import itertools
 import math
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import (
@@ -31,6 +33,10 @@ from mindrlhf_msprobe.storage.arrays.atomic import number_from_json, number_to_j
 from mindrlhf_msprobe.storage.arrays.sketches import SketchPlace
 from mindrlhf_msprobe.storage.layout import UnreadError
 
+#: Statistics beside those that every tensor has, of floats on the host: name → function of the
+#: elements [n]. They are recorded, compared, and followed by `trend --statistic NAME`.
+FURTHER: dict[str, Callable[[np.ndarray], float]] = {}
+_MOST_FURTHER = 64
 _MOST_NESTED = 3  # lists in a value
 _ESCAPED = re.compile(r"[.%/\\\x00-\x1f\x7f]")
 
@@ -74,6 +80,7 @@ class Leaf:
         signs: of a gradient under `task: grad_probe`, the .npy file that holds which elements are
             above zero, one bit each, or None.
         shares: of its elements, in each interval of the run's `bounds`, then of zeros; or None.
+        further: the statistics of `FURTHER`, or None.
     """
 
     type: str
@@ -99,6 +106,7 @@ class Leaf:
     shard: Shard | None = None
     signs: str | None = None
     shares: tuple[float, ...] | None = None
+    further: Mapping[str, Any] | None = None
 
     @property
     def is_tensor(self) -> bool:
@@ -191,6 +199,8 @@ class Leaf:
             content["signs"] = self.signs
         if self.shares is not None:
             content["shares"] = list(self.shares)
+        if self.further:
+            content["further"] = {name: number_to_json(of) for name, of in self.further.items()}
         return content
 
 
@@ -265,6 +275,7 @@ def leaf_from_json(content: dict[str, Any]) -> Leaf:
         shard=shard,
         signs=_text(content.get("signs")),
         shares=_shares(content.get("shares")),
+        further=_further(content.get("further")),
     )
 
 
@@ -316,6 +327,12 @@ def _shares(value: Any) -> tuple[float, ...] | None:
     if is_list and all(type(share) in (int, float) and 0 <= share <= 1 for share in value):
         return tuple(map(float, value))
     return None
+
+
+def _further(content: Any) -> Mapping[str, Any] | None:
+    if not isinstance(content, dict) or len(content) > _MOST_FURTHER:
+        return None
+    return {name: _statistic(value) for name, value in content.items()}
 
 
 def _sketch(content: Any) -> SketchPlace:

@@ -225,7 +225,7 @@ class Record:
 
         None where none was, or one that is not computed on the host. Reads the whole file.
         """
-        from mindrlhf_msprobe.storage.arrays.fingerprint import ALGORITHM, fingerprint_of_file
+        from mindrlhf_msprobe.storage.arrays.npy import ALGORITHM, fingerprint_of_file
 
         leaf = self.leaf
         if leaf.dtype is None or not (leaf.fingerprint or "").startswith(f"{ALGORITHM}:"):

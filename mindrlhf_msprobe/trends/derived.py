@@ -117,7 +117,7 @@ def _of_ratios(
     """Return a formula of the ratios by token that each update of a step saved.
 
     Raises:
-        Unavailable: none were saved, or of none it is known which tokens count.
+        Unavailable: none were saved, or it is not known which of their tokens count.
     """
     saves = sequences.data.saved(RATIO)
     found: list[Value] = []

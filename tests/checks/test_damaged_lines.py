@@ -12,7 +12,7 @@ from helpers.side_files import OPINION, ROW, changed, hostile, raw, small_run, w
 
 from mindrlhf_msprobe import check_run, check_runs
 from mindrlhf_msprobe.checks import rule
-from mindrlhf_msprobe.checks.accuracy import accuracy_of
+from mindrlhf_msprobe.checks.rules.computed_again import accuracy_of
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.findings.accuracy import Accuracy

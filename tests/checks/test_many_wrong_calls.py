@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from mindrlhf_msprobe.checks.accuracy import conclude
+from mindrlhf_msprobe.checks.rules.computed_again import conclude
 from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.step_lines import CallOpinion, TensorOpinion
 
@@ -46,10 +46,10 @@ def test_a_wrong_call_begins_it_where_nothing_inside_it_was_wrong_before():
 
 def test_no_call_is_compared_with_all_before_it(monkeypatch):
     """How often names are looked at grows with the calls, not with their square."""
-    from mindrlhf_msprobe.checks import accuracy
+    from mindrlhf_msprobe.checks.rules import computed_again
 
     asked = []
-    monkeypatch.setattr(accuracy, "parse_operator", lambda entry: asked.append(entry))
+    monkeypatch.setattr(computed_again, "parse_operator", lambda entry: asked.append(entry))
     for number in (100, 200):
         asked.clear()
         calls = [call(n, f"a.{n}", f"Cell.a.{n}.Dense.forward.0") for n in range(number)]

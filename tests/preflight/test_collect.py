@@ -18,9 +18,9 @@ from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.comparison.preflight.collected import compare_collected
 from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.preflight.collect import collect
-from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint
+from mindrlhf_msprobe.storage.arrays.npy import fingerprint
 from mindrlhf_msprobe.storage.layout import WITHHELD
-from mindrlhf_msprobe.storage.manifest.notes import FirstEntry
+from mindrlhf_msprobe.storage.manifest.manifest import FirstEntry
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 MODULE = """

@@ -20,7 +20,7 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore.ops import softmax as imported
 
 from mindrlhf_msprobe import open_run
-from mindrlhf_msprobe.checks.accuracy import accuracy_of
+from mindrlhf_msprobe.checks.rules.computed_again import accuracy_of
 from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 
 pytestmark = pytest.mark.slow

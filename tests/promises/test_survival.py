@@ -172,19 +172,19 @@ def entry(name, *files, frames=()):
 
 def test_a_record_whose_elements_are_lost_says_why(tmp_path, monkeypatch):
     """Neither it nor what shares its elements names a file; a later equal one is stored anew."""
-    from mindrlhf_msprobe.storage.writing import phase_files
+    from mindrlhf_msprobe.storage.writing import steps
 
     writer, lost = watched_writer(tmp_path)
-    real = phase_files.save_npy
+    real = steps.save_npy
 
     def full(path, array):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(phase_files, "save_npy", full)
+    monkeypatch.setattr(steps, "save_npy", full)
     first = [writer.sink("actor_update", 0).save(n, np.ones(4), "x:1") for n in ("a", "b")]
     writer.sink("actor_update", 0).append(entry("early", *first))
     writer.wait()
-    monkeypatch.setattr(phase_files, "save_npy", real)
+    monkeypatch.setattr(steps, "save_npy", real)
     second = writer.sink("actor_update", 0).save("c", np.ones(4), "x:1")
     writer.sink("actor_update", 0).append(entry("late", second))
     writer.end_step(0, lost)
@@ -197,10 +197,10 @@ def test_a_record_whose_elements_are_lost_says_why(tmp_path, monkeypatch):
 
 def test_a_line_that_is_written_in_part_leaves_nothing(tmp_path, monkeypatch):
     """The journal keeps whole lines where one of them does not fit on the disk."""
-    from mindrlhf_msprobe.storage.writing import phase_files
+    from mindrlhf_msprobe.storage.writing import steps
 
     writer, lost = watched_writer(tmp_path)
-    real = phase_files.write_all
+    real = steps.write_all
 
     def half(file, part):
         if b'"entry": "Cell.b.' not in part:
@@ -208,7 +208,7 @@ def test_a_line_that_is_written_in_part_leaves_nothing(tmp_path, monkeypatch):
         real(file, part[: len(part) // 2])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(phase_files, "write_all", half)
+    monkeypatch.setattr(steps, "write_all", half)
     for name in ("a", "b", "c"):
         writer.sink("actor_update", 0).append(entry(name, frames=("frame",)))
     writer.end_step(0, lost)

@@ -11,7 +11,7 @@ import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 from mindrlhf_msprobe import check_run
-from mindrlhf_msprobe.checks.accuracy import accuracy_of
+from mindrlhf_msprobe.checks.rules.computed_again import accuracy_of
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.findings.accuracy import Accuracy

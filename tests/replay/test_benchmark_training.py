@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.opening.observer import OperatorCall
 from mindrlhf_msprobe.capture.operators.inventory import find_operator
-from mindrlhf_msprobe.checks.accuracy import accuracy_of
+from mindrlhf_msprobe.checks.rules.computed_again import accuracy_of
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.findings.accuracy import Accuracy

@@ -10,7 +10,7 @@ from mindspore import Tensor, mint, nn, ops
 from mindspore.mint.nn import functional as F
 from mindspore.ops.auto_generate import gen_ops_prim as generated
 
-from mindrlhf_msprobe.checks.accuracy import accuracy_of
+from mindrlhf_msprobe.checks.rules.computed_again import accuracy_of
 from mindrlhf_msprobe.findings.accuracy import Accuracy
 
 pytestmark = pytest.mark.slow

@@ -175,7 +175,7 @@ def put_own_back(generators: Sequence[Any], states: Any) -> None:
         raise UsageError.saying("error.playback_generators", a=a, b=b)
     found = [_from_json(one["state"]) for one in states]
     for kind, generator, state in zip(kinds, generators, found):
-        check_state(_alike(_state(generator), state) and _has_place(state), kind)
+        check_state(_same_structure(_state(generator), state) and _has_place(state), kind)
     for generator, state in zip(generators, found):
         _put(generator, state)
 
@@ -223,11 +223,13 @@ def _is_torch(generator: Any) -> bool:
     return _kind(generator) == "torch.Generator"
 
 
-def _alike(a: Any, b: Any) -> bool:
+def _same_structure(a: Any, b: Any) -> bool:
     """Return whether a state has the structure of another one: numpy takes any."""
     if isinstance(a, Mapping):
         return (
-            isinstance(b, Mapping) and a.keys() == b.keys() and all(_alike(a[k], b[k]) for k in a)
+            isinstance(b, Mapping)
+            and a.keys() == b.keys()
+            and all(_same_structure(a[k], b[k]) for k in a)
         )
     if isinstance(a, np.ndarray):
         return isinstance(b, np.ndarray) and (a.dtype, a.shape) == (b.dtype, b.shape)

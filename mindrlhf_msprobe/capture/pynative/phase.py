@@ -25,7 +25,18 @@ from mindrlhf_msprobe.capture.cells import (
     named_cells,
     parameters_held_twice,
 )
-from mindrlhf_msprobe.capture.framework.hooks import Args, Arguments, CellHooks, Kwargs
+from mindrlhf_msprobe.capture.framework.hooks import (
+    MARKS,
+    Args,
+    Arguments,
+    CallStacks,
+    CellHooks,
+    Kwargs,
+    Repetitions,
+    encloses,
+    given_again,
+    running_frame,
+)
 from mindrlhf_msprobe.capture.framework.private import (
     FIRST_RUN,
     INNER_EXECUTOR,
@@ -36,14 +47,6 @@ from mindrlhf_msprobe.capture.framework.private import (
 from mindrlhf_msprobe.capture.graph.probes import writes_files
 from mindrlhf_msprobe.capture.opening.observer import CellCall, ObservedCall
 from mindrlhf_msprobe.capture.opening.opening import Call, CellSlot, Opening, TokenCounter
-from mindrlhf_msprobe.capture.pynative.frames import (
-    MARKS,
-    CallStacks,
-    Repetitions,
-    encloses,
-    given_again,
-    running_frame,
-)
 from mindrlhf_msprobe.capture.pynative.gradients import (
     Backlog,
     CallGradients,

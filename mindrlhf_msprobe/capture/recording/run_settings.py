@@ -14,7 +14,7 @@ from mindrlhf_msprobe.capture.settings.environment import (
 from mindrlhf_msprobe.capture.words import counted
 from mindrlhf_msprobe.log import inform
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, role_of
-from mindrlhf_msprobe.storage.manifest.notes import (
+from mindrlhf_msprobe.storage.manifest.manifest import (
     FirstEntry,
     Generated,
     Networks,

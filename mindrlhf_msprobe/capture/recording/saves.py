@@ -223,7 +223,7 @@ def _runs_again() -> bool:
     if "mindspore.nn" not in sys.modules:
         return False
     try:
-        from mindrlhf_msprobe.capture.pynative.frames import runs_again
+        from mindrlhf_msprobe.capture.framework.hooks import runs_again
     except (ImportError, AttributeError):  # MindSpore has moved it: nothing is known
         return False
     return runs_again()

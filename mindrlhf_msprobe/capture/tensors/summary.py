@@ -36,12 +36,12 @@ import numpy as np
 
 from mindrlhf_msprobe.common.compiled import library_beside
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint
 from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8, float8_to_float32
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
     bfloat16_bits_to_float32,
     dtype_name,
+    fingerprint,
     float32_to_bfloat16_bits,
 )
 from mindrlhf_msprobe.storage.arrays.sketches import (
@@ -51,7 +51,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
     rows_of,
     size_of,
 )
-from mindrlhf_msprobe.storage.leaves import COPY, MEAN, SUM, Leaf, Shard, ShardAxis
+from mindrlhf_msprobe.storage.leaves import COPY, FURTHER, MEAN, SUM, Leaf, Shard, ShardAxis
 
 _BITS_OF_BFLOAT16 = "<u2"
 _LARGE = 1 << 16  # bytes; below, a copy takes no longer than to find out where the elements are
@@ -598,7 +598,11 @@ def summarise(tensor: HostTensor, *, fingerprint: bool = True) -> Leaf:
 
 def _leaf(tensor: HostTensor, fingerprint: str | None) -> Leaf:
     found = statistics_of(tensor.array, bfloat16=tensor.dtype == BFLOAT16)
-    return Leaf(tensor.type, tensor.dtype, tensor.array.shape, *found, fingerprint=fingerprint)
+    leaf = Leaf(tensor.type, tensor.dtype, tensor.array.shape, *found, fingerprint=fingerprint)
+    if not FURTHER or not tensor.array.size or "Float" not in tensor.dtype:
+        return leaf
+    values = tensor.values().reshape(-1)
+    return replace(leaf, further={name: float(of(values)) for name, of in FURTHER.items()})
 
 
 def _of_shard(leaf: Leaf, tensor: HostTensor) -> Leaf:

@@ -81,6 +81,8 @@ class _Statistics:
         masks = (a.dtype == "Bool") != (b.dtype == "Bool")  # of which there are extremes alone
         names = STATISTICS[:2] if masks else STATISTICS
         pairs = [(getattr(a, name), getattr(b, name)) for name in names]
+        if a.further and b.further:
+            pairs += [(a.further[name], b.further[name]) for name in a.further if name in b.further]
         self.known = [(x, y) for x, y in pairs if is_number(x) and is_number(y)]
         self.whole = all(
             is_number(x) == is_number(y) and (is_number(x) or x == y) for x, y in pairs

@@ -35,7 +35,7 @@ from mindrlhf_msprobe.storage.leaves import COPY, MEAN, SUM, Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record, cell_name, network_name
 
 #: Codes of what the layout is to blame for, and no file.
-UNFIT, UNLIKE_PARTS = "layout.dimension", "layout.shapes"
+NO_SUCH_DIMENSION, UNLIKE_PARTS = "layout.dimension", "layout.shapes"
 _MOST_TRIED = 4096  # cuts of a shape
 _PREFERRED = {DATA: 0, CONTEXT: 1}
 
@@ -351,7 +351,7 @@ class _Cut:
             if isinstance(how, int) and not 0 <= how < size:
                 dim = self._layout.rule(name).get(axis, how)  # as it was given, e.g. -3
                 given = {"axis": axis, "dim": dim, "pattern": self._layout.pattern_of(name)}
-                return message(UNFIT, **given, shape=str(list(first.shape or ())))
+                return message(NO_SUCH_DIMENSION, **given, shape=str(list(first.shape or ())))
         if self._sizes is None:
             shapes = {rank: str(list(record.leaf.shape or ())) for rank, record in records.items()}
             said = "; ".join(f"{rank}: {shape}" for rank, shape in [*shapes.items()][:8])

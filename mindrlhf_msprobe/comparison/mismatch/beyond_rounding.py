@@ -67,13 +67,13 @@ class _Unusual:
     def __init__(self, stages: Mapping[Name, Stage], dtype: str) -> None:
         self._stages = stages
         self._limit = explained(dtype, 1)
-        self._alike: dict[tuple[str, ...], list[tuple[Name, float]]] = {}
+        self._of_kind: dict[tuple[str, ...], list[tuple[Name, float]]] = {}
         for name, stage in stages.items():
-            self._alike.setdefault(kind_of(name), []).append((name, stage.growth))
+            self._of_kind.setdefault(kind_of(name), []).append((name, stage.growth))
 
     def usual(self, name: Name, stage: Stage) -> float | None:
         """Return how much others grow at most, of a value that grew unusually; None of others."""
-        others = [growth for other, growth in self._alike[kind_of(name)] if other != name]
+        others = [growth for other, growth in self._of_kind[kind_of(name)] if other != name]
         if not others or stage.apart <= self._limit + _PASSED_ON * stage.entered:
             return None
         return max(others) if stage.growth > _UNUSUAL * max(others) else None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.rules import first_answer, rule
+from mindrlhf_msprobe.common.rules import Rules, rule
 from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH
 from mindrlhf_msprobe.comparison.mismatch.networks import ran_alone
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import LetsIn
@@ -122,64 +122,67 @@ def gradual_limit(stage: Stage, before: int) -> float:
     return _GRADUAL * stage.allowed * math.sqrt(before + 1)
 
 
-#: What is to blame, and why. The cause is None where nothing that was recorded decides it.
-Blame = tuple[Cause | None, list[Message]]
+class Blame(NamedTuple):
+    """What is to blame, and why; the cause is None where nothing that was recorded decides it."""
+
+    cause: Cause | None
+    said: list[Message]
 
 
 def blame(at: Parted) -> Blame:
     """Return what is to blame for the value at which both part, and why."""
-    found = first_answer(_BLAME, at)
+    found, failed = BLAME.answer(at)
     assert found is not None
-    cause, said = found
+    cause, said = found.cause, [*found.said, *failed]
     if (rounded := rounded_weights(at.weights)) is not None and rounded not in said:
         said.append(rounded)
     if not math.isfinite(at.stage.apart) and (sides := at.walk.non_finite(at.name)):
         said.append(message("mismatch.non_finite", cell=at.name.cell, sides=sides))
-    return cause, said
+    return Blame(cause, said)
 
 
 def _by_other_weights(at: Parted) -> Blame | None:
     other = [w for w in at.weights if w.rounded is None and _may_make(at.walk, w, at.name)]
-    return (Cause.WEIGHTS, [_of_weight(other[0], len(other))]) if other else None
+    return Blame(Cause.WEIGHTS, [_of_weight(other[0], len(other))]) if other else None
 
 
 @rule(_rounded_weights_of)
 def _by_rounded_weights(at: Parted) -> Blame:
-    return Cause.WEIGHTS, said_of_weights(at.weights)
+    return Blame(Cause.WEIGHTS, said_of_weights(at.weights))
 
 
 def _by_positions(at: Parted) -> Blame | None:
     drift = position_drift(at.walk)
-    return None if drift is None else (Cause.INPUT, [drift])
+    return None if drift is None else Blame(Cause.INPUT, [drift])
 
 
 @rule(Parted.is_returned)
 def _by_numbers(at: Parted) -> Blame | None:
     numbers = other_numbers(at.walk, at.name)
-    return None if numbers is None else (Cause.INPUT, [numbers, _of_rows(at)])
+    return None if numbers is None else Blame(Cause.INPUT, [numbers, _of_rows(at)])
 
 
 @rule(Parted.is_mask)
 def _by_mask(at: Parted) -> Blame:
     cause = Cause.INPUT if at.is_given() else Cause.COMPUTATION
-    return cause, [*said_of_mask(at.name, at.walk.masks[at.name]), _of_rows(at)]
+    return Blame(cause, [*said_of_mask(at.name, at.walk.masks[at.name]), _of_rows(at)])
 
 
 def _by_dtype(at: Parted) -> Blame | None:
     dtypes = _lower_dtype(at)
     if dtypes is None:
         return None
-    return Cause.DTYPE, [message("mismatch.lower_dtype", cell=at.name.cell, **dtypes)]
+    return Blame(Cause.DTYPE, [message("mismatch.lower_dtype", cell=at.name.cell, **dtypes)])
 
 
 @rule(Parted.is_gradual)
 def _by_many_roundings(at: Parted) -> Blame:
-    return Cause.GRADUAL, [message("mismatch.gradual", cell=at.name.cell)]
+    return Blame(Cause.GRADUAL, [message("mismatch.gradual", cell=at.name.cell)])
 
 
 def _by_other_samples(at: Parted) -> Blame | None:
     leak = _leak(at.walk, at.name)
-    return None if leak is None else (Cause.INPUT, [leak, _of_rows(at)])
+    return None if leak is None else Blame(Cause.INPUT, [leak, _of_rows(at)])
 
 
 def _by_cells_alone(at: Parted) -> Blame | None:
@@ -191,14 +194,14 @@ def _by_cells_alone(at: Parted) -> Blame | None:
         return None
     cause = Cause.INPUT if at.is_given() else Cause.COMPUTATION
     looked_at = _looked_at(at)
-    return cause, [alone, *(looked_at[:1] if alone.params["skipped"] else looked_at)]
+    return Blame(cause, [alone, *(looked_at[:1] if alone.params["skipped"] else looked_at)])
 
 
 def _by_unknown_weights(at: Parted) -> Blame | None:
     names = _undecided_weights(at.walk, at.name)
     values = {"cell": at.name.cell, "io": at.name.io, "names": names}
     said = message("mismatch.weights_undecided", **values)
-    return (None, [said, *_looked_at(at)]) if names else None
+    return Blame(None, [said, *_looked_at(at)]) if names else None
 
 
 @rule(Parted.is_given)
@@ -208,7 +211,7 @@ def _by_what_is_handed_on(at: Parted) -> Blame:
     left += len(_unseen(at.walk, at.around))
     cells = {"cell": at.name.cell, "around": at.around}
     made = message("mismatch.handed_on", **cells, rounded=rounded, left=left)
-    return Cause.INPUT, [made, *_looked_at(at)]
+    return Blame(Cause.INPUT, [made, *_looked_at(at)])
 
 
 def _by_computation(at: Parted) -> Blame:
@@ -231,11 +234,14 @@ def _by_computation(at: Parted) -> Blame:
         cause, said = None, message("mismatch.merged_otherwise", cell=cell, **_merged(pair))
     elif _unseen(walk, cell):
         cause, said = None, message("mismatch.computation_or_given", cell=cell, values=given)
-    return cause, [said, *_looked_at(at)]
+    return Blame(cause, [said, *_looked_at(at)])
 
 
-#: In the order in which they are tried; from `_by_many_roundings` on nothing recorded explains it.
-_BLAME: tuple[Callable[[Parted], Blame | None], ...] = (
+#: What explains a value; from `_by_many_roundings` on nothing recorded does. The group is that of
+#: the entry points of other packages.
+BLAME: Rules[Parted, Blame] = Rules(
+    "mindrlhf_msprobe.mismatch",
+    Blame,
     *(_by_other_weights, _by_rounded_weights, _by_positions, _by_numbers, _by_mask, _by_dtype),
     *(_by_many_roundings, _by_other_samples, _by_cells_alone, _by_unknown_weights),
     *(_by_what_is_handed_on, _by_computation),

@@ -77,7 +77,7 @@ def evidence(walk: Walk, sampled: Sampled) -> Evidence:
     aligned = aligned_names(walk.rollout.tokens, walk.matched)
     if samples:
         wanted, total = _by_ids(walk, samples, counts, masked=masked)
-        # Rows that may have given a token, are of none that was saved, and unaligned; the last
+        # Rows that may have given a token, but none that was saved, and are unaligned; the last
         # token of a response gives none.
         names = np.concatenate([aligned, *(prefix_names(sample.tokens) for sample in samples)])
         tokens = walk.rollout.tokens

@@ -263,9 +263,9 @@ class ErrorGrowth:
         uses = [n for n in inside if n.cell != name.cell][-1:]
         returned = [other for other in around if other.io == "output" and other in later]
         rows, limits = self._new[name], self._limits[name]
-        # A layer that is given a value may return rows that agree, as of none else. Such as rotary
-        # embeddings that are counted from another position: what is wrong in a later layer does not
-        # come of them.
+        # A layer that is given a value may return rows that agree, as no other value does. Such as
+        # rotary embeddings that are counted from another position: what is wrong in a later layer
+        # does not come of them.
         for user in order[order.index(name) + 1 :]:
             if user.io != "input" or not NUMBER.fullmatch(user.cell.rpartition(".")[2]):
                 continue

@@ -392,7 +392,7 @@ def _logits(walk: Walk, counts: np.ndarray, of: str = "rollout") -> _Logits | No
     tokens = side.tokens.rows
     # Behind padding that a call was given there are logits, too; those are of no sampled token.
     compared = {*_logits_compared(walk).tolist()} if side is walk.rollout else set()
-    # The rollout's sequence of each of the side's; -1 of none, and last of all.
+    # The rollout's sequence of each of the side's; -1 where there is none, and at the end.
     mine = walk.matched.sequences
     sequence_of = np.append(np.arange(len(mine)), -1)
     if of != "rollout":

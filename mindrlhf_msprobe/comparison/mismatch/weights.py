@@ -24,7 +24,7 @@ from mindrlhf_msprobe.comparison.mismatch.adapters import (
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import distances, explained, sums_in_order
 from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters
 from mindrlhf_msprobe.comparison.pairing.composed import joined
-from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import parameter_names_of
 from mindrlhf_msprobe.comparison.pairing.fused import Fused, find_fused, find_reordered, parts_of
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names
@@ -278,7 +278,7 @@ def _with_names_of(
     found = {}
     for name, record in rollout.items():
         cell, _, own = name.rpartition(".")
-        names = (f"{cell}.{other}".lstrip(".") for other in alike_parameters(own))
+        names = (f"{cell}.{other}".lstrip(".") for other in parameter_names_of(own))
         known = [other for other in names if other in training]
         found[known[0] if name not in training and len(known) == 1 else name] = record
     return found
@@ -415,7 +415,7 @@ def _measured(mine: _Rows, theirs: _Rows) -> tuple[bool, float, str | None] | No
         if sketched and (mine.turned or theirs.turned):
             if theirs.order is None:
                 relative = turned_distance(first, others[0])
-            same = relative is not None and turned_alike(relative)
+            same = relative is not None and rounding_explains(relative)
         elif sketched and theirs.order is not None and len(first.leaf.shape or ()) == 1:
             relative = fused_vector_distance(first, others, theirs.order)
             same = relative == 0
@@ -563,7 +563,7 @@ def turned_distance(a: Record, b: Record) -> float | None:
     return apart / norm if norm else (0.0 if apart == 0 else math.inf)
 
 
-def turned_alike(relative: float) -> bool:
+def rounding_explains(relative: float) -> bool:
     """Return whether adding in another order explains the distance of transposed sketches."""
     return relative <= explained("float32", COLUMNS * COLUMNS)
 

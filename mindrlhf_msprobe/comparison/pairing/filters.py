@@ -178,10 +178,10 @@ def check_steps(chosen: Filters, steps: Collection[int]) -> None:
     """
     for first, last in chosen.steps:
         if not any(first <= step <= last for step in steps):
-            asked = str(first) if first == last else f"{first}-{last}"
+            wanted = str(first) if first == last else f"{first}-{last}"
             raise UsageError.saying(
                 "error.steps_unknown",
-                asked=asked,
+                wanted=wanted,
                 value=spans(sorted({*steps})) or message("error.no_step_at_all"),
             )
 

@@ -42,7 +42,7 @@ trace trapz tril tril_indices triu_indices true_divide trunc unbind unsqueeze va
 vsplit where xlogy zeros_like
 """
 _IN_TORCH = frozenset(_FUNCTIONS.split())
-_OTHERWISE = {
+_RENAMED = {
     "Functional.bidense": "Functional.bilinear",
     "Functional.dense": "Functional.linear",
     "Functional.equal": "Torch.eq",
@@ -64,7 +64,7 @@ def in_pytorch(api: str) -> str:
         return f"{_MINT[kind]}.{name}"
     if kind == "Functional" and name in _IN_TORCH:
         return f"Torch.{name}"
-    return _OTHERWISE.get(api, api)
+    return _RENAMED.get(api, api)
 
 
 #: The name that an operator is compared under: what it is called behind its kind, in either

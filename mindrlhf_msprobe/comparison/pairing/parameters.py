@@ -21,7 +21,7 @@ from mindrlhf_msprobe.comparison.pairing.frameworks.presets import (
     preset_names,
     said_of_preset,
 )
-from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import parameter_names_of
 from mindrlhf_msprobe.comparison.pairing.fused import find_usual, parts_of
 from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRules
 from mindrlhf_msprobe.comparison.pairing.names import NameRules, Names, around, match_names
@@ -107,7 +107,7 @@ def pair_parameters(
     for key in mine:  # what the classes of both call by two names in one cell
         if key not in partners:
             cell, dot, own = key.rpartition(".")
-            names_of_it = (f"{cell}{dot}{name}" for name in alike_parameters(own))
+            names_of_it = (f"{cell}{dot}{name}" for name in parameter_names_of(own))
             other = next((n for n in names_of_it if n in theirs and n not in taken), None)
             partners[key] = other
             taken |= {other} if other is not None else set()

@@ -14,8 +14,11 @@ from typing import Any
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.preflight.networks import attributes_of, role_of
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
-from mindrlhf_msprobe.comparison.verdict.history import StepFindings, of_entries
+from mindrlhf_msprobe.comparison.verdict.first_difference import (
+    FirstDifference,
+    StepFindings,
+    of_entries,
+)
 from mindrlhf_msprobe.findings import Inside
 from mindrlhf_msprobe.phases import INPUT_KEYS, LOG_PROB, OLD_LOG_PROB, REF_LOG_PROB
 from mindrlhf_msprobe.storage.operators import is_operator

@@ -16,8 +16,7 @@ from collections.abc import Iterable
 
 from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.comparison.pairing.operators import forward_of
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
-from mindrlhf_msprobe.comparison.verdict.history import of_entries
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, of_entries
 from mindrlhf_msprobe.comparison.verdict.occasion import beside_operator, place_of
 from mindrlhf_msprobe.findings import Birth, Finding, Status
 from mindrlhf_msprobe.storage.arrays.npy import roundoff

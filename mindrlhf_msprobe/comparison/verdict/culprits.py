@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
-from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.common.rules import Rule, first_answer, rule
+from mindrlhf_msprobe.common.message import Message, as_message
+from mindrlhf_msprobe.common.rules import Rule, Rules, first_answer, rule
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.preflight.networks import CELLS, MODES, OPTIMIZERS, SEEDS
@@ -23,12 +23,14 @@ from mindrlhf_msprobe.comparison.preflight.preflight import (
     OwnStep,
     states_differ,
 )
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, status
-from mindrlhf_msprobe.comparison.verdict.history import (
+from mindrlhf_msprobe.comparison.verdict.first_difference import (
+    FirstDifference,
     Opened,
     Parameter,
     StepFindings,
     of_entries,
+    part,
+    status,
 )
 from mindrlhf_msprobe.comparison.verdict.losses import aggregation, loss, schedule
 from mindrlhf_msprobe.comparison.verdict.occasion import cell_of, earlier_update
@@ -76,14 +78,11 @@ _UNDECIDED = (CulpritCode.UPDATE_NOT_RECORDED, CulpritCode.OPTIMIZER_OR_SYNCHRON
 OF_WHAT_AGREES = (CulpritCode.LOSS, CulpritCode.AGGREGATION)
 
 
-def culprit_of(first: FirstDifference) -> Culprit | None:
-    """Return what else is to blame for the first difference; None if unknown."""
-    if first.is_of_state:
-        return None
+@rule(part("parameters"))
+def parameter(first: FirstDifference) -> Culprit | None:
+    """Return what changed a parameter, or did not, in one run alone."""
     differing = Differing.of(first)
-    if differing is None:
-        return first_answer(_CULPRITS, first)
-    return first_answer(_OF_PARAMETERS, differing)
+    return None if differing is None else first_answer(_OF_PARAMETERS, differing)
 
 
 def culprit_reasons(
@@ -96,9 +95,9 @@ def culprit_reasons(
         why: what is said of the record where nothing else is known.
     """
     params = dict(culprit.details)
-    if culprit.code is CulpritCode.EARLIER_UPDATE:
+    if culprit.code == CulpritCode.EARLIER_UPDATE:
         params |= {"key": finding.key, "step": finding.step}
-    said = Message(f"culprit.{culprit.code.value}", params)
+    said = as_message(culprit.said or Message(f"culprit.{culprit.code}", params))
     return (*why, said) if culprit.code in _NOT_RECORDED else (said,)
 
 
@@ -248,14 +247,18 @@ def _unmoved(differing: Differing, update: Opened) -> str | None:
     return "AB"[stayed.index(True)] if stayed.count(True) == 1 else None
 
 
-#: In the order in which they are tried: of what is no parameter, and of a parameter.
-_CULPRITS: tuple[Callable[[FirstDifference], Culprit | None], ...] = (
-    *(next_token, last_token, before_optimizer, schedule, aggregation, loss),
-    *(earlier_update, moved_since),
-)
+#: In the order in which they are tried.
 _OF_PARAMETERS: tuple[Callable[[Differing], Culprit | None], ...] = (
     *(synchronisation, changed_between, written, optimizer),
     Rule(not_moved, (Differing.is_continuous,)),
+)
+
+#: What explains a first difference. The group is that of the entry points of other packages.
+EXPLANATIONS: Rules[FirstDifference, Culprit] = Rules(
+    "mindrlhf_msprobe.explanations",
+    Culprit,
+    *(parameter, next_token, last_token, before_optimizer, schedule, aggregation, loss),
+    *(earlier_update, moved_since),
 )
 
 MAX_CHECKS = 20

@@ -23,10 +23,10 @@ from mindrlhf_msprobe.comparison.preflight.preflight import (
 from mindrlhf_msprobe.comparison.verdict.axes import with_axes
 from mindrlhf_msprobe.comparison.verdict.beyond_rounding import error_begins, said_of_beginning
 from mindrlhf_msprobe.comparison.verdict.culprits import (
+    EXPLANATIONS,
     OF_WHAT_AGREES,
     before_optimizer,
     check_first,
-    culprit_of,
     culprit_reasons,
     enters_optimizer,
 )
@@ -38,10 +38,10 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
     direction,
     event,
     key,
+    of_entries,
     part,
     status,
 )
-from mindrlhf_msprobe.comparison.verdict.history import of_entries
 from mindrlhf_msprobe.comparison.verdict.inside import inside
 from mindrlhf_msprobe.comparison.verdict.next_step import (
     DECIDED,
@@ -121,7 +121,7 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
     preflight = without_consequences(preflight, finding.step)
     occasion = occasion_of(first)
     by_name = first.left_out and not first.left_out.all_else
-    culprit = None if by_name else culprit_of(first)
+    culprit, failed = (None, ()) if by_name or first.is_of_state else EXPLANATIONS.answer(first)
     drawn = culprit is None or culprit.code not in OF_WHAT_AGREES
     role = phase.role if phase else None
     hint = remark(preflight, role, known=bool(checks), drawn=drawn)
@@ -143,7 +143,7 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
         found,
         max_abs_err=metrics.max_abs_err if metrics else None,
         max_rel_err=metrics.max_rel_err if metrics else None,
-        reasons=(_happened(finding), *why, *hint),
+        reasons=(_happened(finding), *why, *hint, *failed),
         **_proposed(first, origin if beginning is None else beginning.entry, culprit),
         born=beginning,
         occasion=occasion,
@@ -298,11 +298,11 @@ def _unreadable(first: FirstDifference) -> _Explained:
     pair = first.pair
     if pair.record.leaf.type == "unreadable":  # of more than one record
         return Cause.UNREADABLE, None, (message("explanation.unreadable_files"),)
-    from mindrlhf_msprobe.comparison.layouts.joining import UNFIT, UNLIKE_PARTS
+    from mindrlhf_msprobe.comparison.layouts.joining import NO_SUCH_DIMENSION, UNLIKE_PARTS
 
     held = [record.leaf for record in (pair.a, pair.b) if record is not None]
     codes = {leaf.why.code for leaf in held if leaf.why is not None}
-    if codes & {UNFIT, UNLIKE_PARTS}:
+    if codes & {NO_SUCH_DIMENSION, UNLIKE_PARTS}:
         return Cause.UNREADABLE, first.origin, (message("explanation.layout_unfit"),)
     prints = [leaf.fingerprint for leaf in held]
     known = len(prints) == 2 and None not in prints

@@ -18,20 +18,18 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.rules import first_answer
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.changes import (
-    epsilons,
-    of_another_cell,
-    rotary_bases,
-    standardised,
-)
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
-from mindrlhf_msprobe.comparison.verdict.moves import (
     CHUNK,
     MOST_SPANS,
     Fitting,
     are_several,
+    epsilons,
     moves,
+    of_another_cell,
+    rotary_bases,
+    standardised,
     tells_one_number,
 )
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.findings import Change, Inside, Some, Status
 from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back
@@ -53,7 +51,7 @@ _MOST_ULPS = 16
 _MOST_SOME = 1 << 12  # elements that differ, of which all are kept
 _SEVERAL = 8  # elements that differ, without which nearly one number is none
 _NARROW = 0.01
-_MOST_ALIKE = 0.75  # of them, that may have one factor within rounding where it is only nearly one
+_MOST_WITHIN = 0.75  # of them, that may have one factor within rounding where it is only nearly one
 
 
 def inside(first: FirstDifference) -> Inside | None:
@@ -401,7 +399,7 @@ def _nearly(seen: _Seen, a: np.ndarray, b: np.ndarray) -> Change | None:
         return None
     found = (b[a != b] / a[a != b]).astype(np.float64)
     typical = np.median(found)
-    if np.mean(abs(found - typical) <= _rounding_of(seen.dtype) * abs(typical)) > _MOST_ALIKE:
+    if np.mean(abs(found - typical) <= _rounding_of(seen.dtype) * abs(typical)) > _MOST_WITHIN:
         return None
     known = {"factor": ratios.middle, "smallest": ratios.smallest, "largest": ratios.largest}
     return Change("nearly", known | {"every": seen.all_nonzero_differ})

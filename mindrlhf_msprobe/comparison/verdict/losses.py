@@ -134,8 +134,7 @@ def _is_of_tokens(first: FirstDifference, statuses: Mapping[str, list[Status]]) 
 
     A loss may have the critic's in it: that must agree where there is a critic.
     """
-    sizes = [math.prod(r.leaf.shape or ()) for r in (first.pair.a, first.pair.b) if r is not None]
-    if any(size != 1 for size in sizes):
+    if any(math.prod(record.leaf.shape or ()) != 1 for record in first.both):
         return False
     critics = [found for name in _OF_CRITIC for found in statuses.get(name, [])]
     if first.finding.key != "loss" or not any("values" in run.keys for run in first.runs):

@@ -19,9 +19,10 @@ from mindrlhf_msprobe.comparison.preflight.networks import all_inside_recorded, 
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
+    StepFindings,
     is_filtered,
+    of_entries,
 )
-from mindrlhf_msprobe.comparison.verdict.history import StepFindings, of_entries
 from mindrlhf_msprobe.comparison.verdict.occasion import cell_of
 from mindrlhf_msprobe.config import ProbeConfig, section_of
 from mindrlhf_msprobe.errors import ConfigError, RunError

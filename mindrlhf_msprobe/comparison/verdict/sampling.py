@@ -13,10 +13,10 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
     configs,
     event,
     key,
+    of_entries,
     part,
     status,
 )
-from mindrlhf_msprobe.comparison.verdict.history import of_entries
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Status
 from mindrlhf_msprobe.phases import INPUT_KEYS, PROMPTS, key_data_home, phase_table
 from mindrlhf_msprobe.storage.records import Entry

@@ -16,15 +16,17 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, event, status
-from mindrlhf_msprobe.comparison.verdict.history import (
+from mindrlhf_msprobe.comparison.verdict.first_difference import (
+    FirstDifference,
     Opened,
     Parameter,
     StepFindings,
+    event,
     matched,
     of_entries,
     parameter_of,
     same,
+    status,
 )
 from mindrlhf_msprobe.comparison.verdict.sampling import counts_tokens
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
@@ -337,7 +339,7 @@ def moved_since(first: FirstDifference) -> Culprit | None:
 
 
 def _may_have_made(first: FirstDifference) -> list[str]:
-    """Return the phase that key data come of; of an update, or of none, those of frozen networks.
+    """Return the phase that key data come of; for an update, or no phase, those of frozen networks.
 
     Without those of which other key data of the step agree.
     """

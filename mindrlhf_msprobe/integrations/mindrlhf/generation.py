@@ -281,7 +281,7 @@ _CACHES = frozenset({"key_cache", "value_cache"})
 _NETWORK = "network"  # of vLLM-MindSpore's models
 _ENGINE = "inference_engine"  # of MindRLHF's InferWorker
 _RUNNER = "llm_engine.model_executor.driver_worker.worker.model_runner"
-_NOT_ASKED = message("trainer.no_logprobs")
+_NO_LOGPROBS = message("trainer.no_logprobs")
 _NO_GENERATE = message("trainer.no_vllm_generate", key=LOG_PROB)
 
 
@@ -409,7 +409,7 @@ class VllmGeneration:
         outputs = yield
         answers = [request.outputs[0] for request in outputs]
         if not answers or any(answer.logprobs is None for answer in answers):
-            leave_out_rollout(session, _NOT_ASKED)
+            leave_out_rollout(session, _NO_LOGPROBS)
             return
         tokens = [list(answer.token_ids) for answer in answers]
         prompts = [list(getattr(request, "prompt_token_ids", None) or ()) for request in outputs]

@@ -33,7 +33,7 @@ _LONGEST = 200  # characters of a seed, of a code line
 _SECONDS = 0.5  # between two writes
 
 #: In Python's and numpy's modules all functions are random but these.
-_ASKING = ("getstate", "get_state", "get_bit_generator", "set_bit_generator", "test")
+_NOT_RANDOM = ("getstate", "get_state", "get_bit_generator", "set_bit_generator", "test")
 _DRAWN = (
     *("rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal"),
     *("bernoulli", "multinomial", "poisson"),
@@ -254,7 +254,7 @@ def _replace(module: str, calls: Calls) -> None:
         if home is None:
             continue
         is_class = isinstance(home, type)
-        public = [n for n in vars(home) if not n.startswith("_") and n not in _ASKING]
+        public = [n for n in vars(home) if not n.startswith("_") and n not in _NOT_RANDOM]
         for name in public if names is None else names:
             function = getattr(home, name, None) if is_class else vars(home).get(name)
             if function is None or isinstance(function, type) or not callable(function):

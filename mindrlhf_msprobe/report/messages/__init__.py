@@ -68,7 +68,7 @@ def text_of(message: Message, lang: str | None = None) -> str:
     lang = language() if lang is None else lang
     params = {name: _said(value, lang) for name, value in message.params.items()}
     if message.code == TEXT:
-        return str(params.get("text", ""))
+        return str(params.get(lang, params.get("text", "")))
     area, _, name = message.code.partition(".")
     found = texts_in(lang, area).get(name)
     try:

@@ -164,6 +164,9 @@ class Format:
 
     dialect: Dialect
 
+    def __init_subclass__(cls) -> None:
+        DIALECTS.setdefault(cls.dialect.name, cls.dialect)
+
     def places(
         self, root: Path, problem: OnProblem
     ) -> Iterator[tuple[LayerPlace | KeyPlace, Path]]:

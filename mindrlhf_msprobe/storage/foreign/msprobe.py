@@ -19,7 +19,7 @@ from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine, holds_grad
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, cell_name
 
-#: Key data may be of none.
+#: Key data may name no framework.
 _FRAMEWORKS = ("mindspore", "pytorch", "mindtorch", "msadapter", "unknown")
 #: MSAdapter: PyTorch's interface on MindSpore, with PyTorch's names.
 _MSADAPTER = ("mindtorch", "msadapter")

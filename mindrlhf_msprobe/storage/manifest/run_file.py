@@ -46,7 +46,7 @@ class Key(Generic[T]):
     """One key of a part, read and written as an attribute; it is read anew each time.
 
     Args:
-        read: makes the value of what JSON holds under the key; of None the default.
+        read: makes the value of what JSON holds under the key; the default where there is none.
         name: in the file, where it is not that of the attribute.
         always: what every run has there, as JSON.
     """

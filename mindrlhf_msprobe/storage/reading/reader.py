@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.common.rules import installed
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.phases import phase_order, role_of
@@ -183,7 +184,8 @@ class Run:
         from mindrlhf_msprobe.storage.foreign.mindformers_monitor import MindFormersMonitor
         from mindrlhf_msprobe.storage.foreign.mindspore_dump import MindSporeDump
 
-        for known in (MindSporeDump(), MindFormersMonitor(), HyperRLRollouts()):
+        others, broken = installed("mindrlhf_msprobe.formats", lambda kind, name: kind())
+        for known in (MindSporeDump(), MindFormersMonitor(), HyperRLRollouts(), *others):
             for at, directory in known.places(self.path, self._problem):
                 if isinstance(at, KeyPlace):
                     self._key_dirs[at] = directory
@@ -194,6 +196,8 @@ class Run:
             if self._layer_dirs or self._key_dirs or self.problems:
                 self._format = known
                 return
+        if broken:
+            raise RunError(broken[0][1])
 
     def _use(self, files: list[RunFile]) -> None:
         """Take manifests for what they say of the run."""

@@ -13,11 +13,11 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.leaves import FURTHER, Leaf
 from mindrlhf_msprobe.storage.records import Record
 
 #: What of a tensor can be followed over the steps.
-STATISTICS = ("mean", "max", "min", "norm", "nan_count", "inf_count")
+STATISTICS = ("mean", "max", "min", "norm", "nan_count", "inf_count", *FURTHER)
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,17 @@ _OF_ELEMENTS: dict[str, Callable[[np.ndarray], Any]] = {
     "norm": lambda a: np.linalg.norm(a.astype(np.float64).reshape(-1)),
     "nan_count": lambda a: np.count_nonzero(np.isnan(a)),
     "inf_count": lambda a: np.count_nonzero(np.isinf(a)),
+    **FURTHER,
 }
 
 
 def number_of(leaf: Leaf, statistic: str) -> float | None:
     """Return a statistic of a tensor, or the value of a Python number; None where there is none."""
-    value: Any = getattr(leaf, statistic) if leaf.is_tensor else leaf.value
+    value: Any = leaf.value
+    if leaf.is_tensor and statistic in FURTHER:
+        value = (leaf.further or {}).get(statistic)
+    elif leaf.is_tensor:
+        value = getattr(leaf, statistic)
     if not isinstance(value, (int, float)):
         return None
     try:

@@ -27,14 +27,12 @@ from mindrlhf_msprobe.storage.arrays.sketches import HEAD
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import count_leaves
 from mindrlhf_msprobe.storage.manifest import recorded
-from mindrlhf_msprobe.storage.manifest.manifest import Manifest
-from mindrlhf_msprobe.storage.manifest.notes import Note, Written
+from mindrlhf_msprobe.storage.manifest.manifest import Manifest, Note, Written
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
 from mindrlhf_msprobe.storage.writing.background import Background, BufferPool, FaultSink, Job
 from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError, files_in, remove_save
 from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
-from mindrlhf_msprobe.storage.writing.phase_files import ENTRY, PhaseFiles
-from mindrlhf_msprobe.storage.writing.steps import Steps
+from mindrlhf_msprobe.storage.writing.steps import ENTRY, PhaseFiles, Steps
 
 #: Bytes that may wait to be written unless the configuration sets it.
 DEFAULT_BUFFER = 512 << 20

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("mindspore")
 
-from mindrlhf_msprobe.capture.recording import ending
+from mindrlhf_msprobe.capture.recording import recorder
 from mindrlhf_msprobe.capture.settings import environment
 
 
@@ -61,7 +61,7 @@ def told() -> Any:
         heard.append(error.code if isinstance(error, SystemExit) else error)
 
     yield heard, listener
-    ending.forget_listener(listener)
+    recorder.forget_listener(listener)
 
 
 @pytest.mark.parametrize(("module", "name"), PLACES)
@@ -71,14 +71,14 @@ def test_a_wrapper_that_stays_is_called_and_told_of_once(ends, told, module, nam
     """Somebody wraps while one listens; then the next one listens, and the process ends."""
     heard, listener = told
     for _ in range(times):
-        ending.listen_to_ends(listener)
+        recorder.listen_to_ends(listener)
         for _ in range(wrappers):
             setattr(module, name, wrapped(getattr(module, name)))
-        ending.forget_listener(listener)
+        recorder.forget_listener(listener)
     error = ValueError("it")
     end(module, error)
     assert (heard, ends.reached) == ([], [error])
-    ending.listen_to_ends(listener)
+    recorder.listen_to_ends(listener)
     end(module, error)
     assert (heard, ends.reached) == ([error], [error, error])
 
@@ -88,18 +88,18 @@ def test_one_who_takes_back_what_he_found_cuts_nobody_off(ends, told, module, na
     """A wrapper of the first listening is taken away in the second; the third is told, too."""
     heard, listener = told
     first = getattr(module, name)
-    ending.listen_to_ends(listener)
+    recorder.listen_to_ends(listener)
     found = getattr(module, name)
     setattr(module, name, wrapped(found))
-    ending.forget_listener(listener)
-    ending.listen_to_ends(listener)
+    recorder.forget_listener(listener)
+    recorder.listen_to_ends(listener)
     setattr(module, name, found)
     error = ValueError("it")
     end(module, error)
     assert (heard, ends.reached) == ([error], [error])
-    ending.forget_listener(listener)
+    recorder.forget_listener(listener)
     assert getattr(module, name) == first
-    ending.listen_to_ends(listener)
+    recorder.listen_to_ends(listener)
     end(module, error)
     assert (heard, ends.reached) == ([error, error], [error, error])
 
@@ -108,9 +108,9 @@ def test_with_nobody_else_everything_is_as_it_was(ends, told):
     before = sys.exit, threading.excepthook
     _, listener = told
     for _ in range(3):
-        ending.listen_to_ends(listener)
+        recorder.listen_to_ends(listener)
         assert before != (sys.exit, threading.excepthook)
-        ending.forget_listener(listener)
+        recorder.forget_listener(listener)
         assert before == (sys.exit, threading.excepthook)
 
 

@@ -792,7 +792,7 @@ def test_a_primitive_that_another_function_replaces_later_is_recorded_and_named(
 
 def test_what_replaces_a_primitive_is_judged_by_the_attributes_of_that(layer_probe):
     """A function that computes the same is no fault, and one that does not is one."""
-    from mindrlhf_msprobe.checks.accuracy import accuracy_of
+    from mindrlhf_msprobe.checks.rules.computed_again import accuracy_of
 
     network = nn.SequentialCell(Inner())
     network.total = ops.ReduceSum(keep_dims=True)

@@ -11,8 +11,8 @@ ms = pytest.importorskip("mindspore")
 from helpers.small_networks import Policy, Raises, Scale, tensor
 from mindspore import nn
 
+from mindrlhf_msprobe.capture.framework.hooks import CallStacks
 from mindrlhf_msprobe.capture.opening.opening import HostEntries
-from mindrlhf_msprobe.capture.pynative.frames import CallStacks
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.storage.reading.reader import Run
 

@@ -8,9 +8,8 @@ from helpers.programs import run_python
 from helpers.small_networks import Assembled, Scale, tensor
 
 from mindrlhf_msprobe import Probe, UsageError, open_run
-from mindrlhf_msprobe.capture.recording.recorder import MOST_LISTED, StepClock
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.step_lines import StepTimes
+from mindrlhf_msprobe.storage.step_lines import MOST_LISTED, StepClock, StepTimes
 
 
 class Time:

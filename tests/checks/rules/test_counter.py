@@ -7,7 +7,7 @@ import pytest
 from helpers.runs import Recording
 
 from mindrlhf_msprobe import check_run
-from mindrlhf_msprobe.storage.manifest.notes import FirstEntry, Networks
+from mindrlhf_msprobe.storage.manifest.manifest import FirstEntry, Networks
 from mindrlhf_msprobe.storage.manifest.run_file import Settings
 
 ONES = np.ones(2, np.float32)

@@ -8,7 +8,7 @@ from helpers.health_runs import HealthRun, steps_of
 
 from mindrlhf_msprobe import check_run
 from mindrlhf_msprobe.findings.health import Severity
-from mindrlhf_msprobe.storage.manifest.notes import Checkpoint, Generated
+from mindrlhf_msprobe.storage.manifest.manifest import Checkpoint, Generated
 from mindrlhf_msprobe.storage.manifest.run_file import Generation
 
 PAD, EOS, GROUP, WIDTH = 0, 2, 4, 6

@@ -13,7 +13,7 @@ from helpers.runs import Fault, Recording, record_training
 from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison.verdict.history import same
+from mindrlhf_msprobe.comparison.verdict.first_difference import same
 from mindrlhf_msprobe.findings import Cause, Outcome
 from mindrlhf_msprobe.storage.columns.leaf_json import is_ordinary
 from mindrlhf_msprobe.storage.journal_line import JournalLine

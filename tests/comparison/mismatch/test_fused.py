@@ -9,7 +9,7 @@ import pytest
 
 from mindrlhf_msprobe.comparison.mismatch.weights import (
     compare_weights,
-    turned_alike,
+    rounding_explains,
     turned_distance,
 )
 from mindrlhf_msprobe.comparison.pairing.fused import find_fused
@@ -306,9 +306,9 @@ def test_sketches_of_a_transposed_weight_are_compared(stored, shape):
     """By sums of 64 rows and columns; how far another one is apart is estimated from them."""
     values = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
     records = stored(a=np.ascontiguousarray(values.T), b=values, c=values * np.float32(1.1))
-    assert turned_alike(turned_distance(records["a"], records["b"]))
+    assert rounding_explains(turned_distance(records["a"], records["b"]))
     apart = turned_distance(records["a"], records["c"])
-    assert not turned_alike(apart)
+    assert not rounding_explains(apart)
     assert 0.01 < apart < 0.3
 
 

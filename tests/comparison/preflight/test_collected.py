@@ -17,7 +17,7 @@ from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.preflight.collected import compare_collected, compare_sides
 from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.findings import Preflight
-from mindrlhf_msprobe.storage.manifest.notes import FirstEntry
+from mindrlhf_msprobe.storage.manifest.manifest import FirstEntry
 from mindrlhf_msprobe.storage.snapshot import Snapshot
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 

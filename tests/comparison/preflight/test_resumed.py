@@ -12,7 +12,7 @@ from helpers.runs import Recording
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.preflight.preflight import preflight
-from mindrlhf_msprobe.storage.manifest.notes import Networks
+from mindrlhf_msprobe.storage.manifest.manifest import Networks
 from mindrlhf_msprobe.storage.manifest.run_file import Settings
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 

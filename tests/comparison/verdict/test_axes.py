@@ -12,7 +12,7 @@ from helpers.runs import Recording
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.verdict import axes
 from mindrlhf_msprobe.report.comparison import render
-from mindrlhf_msprobe.storage.manifest.notes import Networks
+from mindrlhf_msprobe.storage.manifest.manifest import Networks
 from mindrlhf_msprobe.storage.manifest.run_file import Settings
 
 PHASE = "actor_compute_log_prob"

@@ -18,7 +18,7 @@ from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
 from mindrlhf_msprobe.findings import Cause, CulpritCode, Outcome
 from mindrlhf_msprobe.report.comparison import render
-from mindrlhf_msprobe.storage.manifest.notes import FirstEntry, Networks
+from mindrlhf_msprobe.storage.manifest.manifest import FirstEntry, Networks
 from mindrlhf_msprobe.storage.manifest.run_file import Network, Settings
 
 GENERATE, LOG_PROB, UPDATE = "actor_generate_sequences", "actor_compute_log_prob", "actor_update"

@@ -21,7 +21,7 @@ from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Cause, Outcome, Relation
 from mindrlhf_msprobe.report.comparison import render
-from mindrlhf_msprobe.storage.manifest.notes import Networks
+from mindrlhf_msprobe.storage.manifest.manifest import Networks
 from mindrlhf_msprobe.storage.manifest.run_file import Settings
 from mindrlhf_msprobe.storage.reading.reader import open_run
 

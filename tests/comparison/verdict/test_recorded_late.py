@@ -11,7 +11,7 @@ import pytest
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
 from mindrlhf_msprobe.findings import Cause, CulpritCode
-from mindrlhf_msprobe.storage.manifest.notes import FirstEntry
+from mindrlhf_msprobe.storage.manifest.manifest import FirstEntry
 from tests.helpers.runs import Recording, slightly_more
 
 PHASE = "actor_compute_log_prob"

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of
-from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_file
 from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8, float8_to_float32
 from mindrlhf_msprobe.storage.arrays.npy import (
     ArrayFileError,
     bfloat16_bits_to_float32,
     dtype_name,
+    fingerprint_of_file,
     float32_to_bfloat16_bits,
     open_npy,
     save_npy,

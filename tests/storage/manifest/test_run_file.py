@@ -16,7 +16,7 @@ from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.storage.manifest.notes import (
+from mindrlhf_msprobe.storage.manifest.manifest import (
     Checkpoint,
     FirstEntry,
     Generated,

@@ -30,7 +30,7 @@ from mindrlhf_msprobe.storage.arrays.atomic import (
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.reading.reader import open_run
-from mindrlhf_msprobe.storage.writing import phase_files
+from mindrlhf_msprobe.storage.writing import steps
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 
@@ -454,7 +454,7 @@ def test_entries_that_wait_together_are_written_together(tmp_path, monkeypatch):
     """One look at the directory and one write of the journal, whatever their number."""
     written, looks = [], []
     monkeypatch.setattr(
-        phase_files, "write_all", lambda file, part: written.append(part) or write_all(file, part)
+        steps, "write_all", lambda file, part: written.append(part) or write_all(file, part)
     )
     run = writer(tmp_path / "run")
     with waiting(run):

@@ -40,7 +40,7 @@ SAME_PARAMETERS = (
 )
 
 
-def alike_parameters(name: str) -> tuple[str, ...]:
+def parameter_names_of(name: str) -> tuple[str, ...]:
     """Return all that a parameter of this name in its cell may be called; nothing if only that."""
     return next((names for names in SAME_PARAMETERS if name in names), ())
 
@@ -130,7 +130,7 @@ def bring_together(
         known = (value for leaf in leaves for value in (leaf.max, leaf.min))
         largest = max((abs(value) for value in known if is_finite(value)), default=0.0)
         for place, partner in pairs.items():  # each under its place in A, and in A's form
-            both = _alike(io, mine[place], theirs[partner])
+            both = _as_one_value(io, mine[place], theirs[partner])
             if io == PARAMETERS_GRAD:
                 both = composed(both[0], beside=largest), composed(both[1], beside=largest)
             found[0][place], found[1][place] = both
@@ -170,7 +170,7 @@ def _parameters(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]
             continue
         io, path = place
         own, dot, rest = path.partition(".")
-        others = [(io, f"{name}{dot}{rest}") for name in alike_parameters(own)]
+        others = [(io, f"{name}{dot}{rest}") for name in parameter_names_of(own)]
         other = next((o for o in others if o in b and o not in pairs.values()), None)
         if other is not None:
             pairs[place] = other
@@ -268,7 +268,7 @@ def _fits(a: Record, b: Record) -> bool:
     return kinds[0] == kinds[1] and math.prod(shapes[0]) == math.prod(shapes[1])
 
 
-def _alike(io: str, a: Record, b: Record) -> tuple[Record, Record]:
+def _as_one_value(io: str, a: Record, b: Record) -> tuple[Record, Record]:
     """Return two records that are one value, B's in the shape of A's and at its place."""
     shapes = a.leaf.shape, b.leaf.shape
     if shapes[0] is not None and shapes[1] is not None and shapes[0] != shapes[1]:

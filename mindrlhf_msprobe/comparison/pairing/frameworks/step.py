@@ -22,8 +22,8 @@ from mindrlhf_msprobe.comparison.pairing.frameworks.presets import (
 )
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import (
     Across,
-    alike_parameters,
     of_pytorch,
+    parameter_names_of,
 )
 from mindrlhf_msprobe.comparison.pairing.fused import (
     Fused,
@@ -192,7 +192,7 @@ class _Side:
             for record in entry.records if entry.direction == direction else ():
                 if record.io == io and record.leaf.is_tensor:
                     own, dot, rest = record.path.partition(".")
-                    first = next(iter(alike_parameters(own)), own)
+                    first = next(iter(parameter_names_of(own)), own)
                     found.setdefault(f"{cell} {first}{dot}{rest}", (entry, record))
         return found
 

@@ -26,7 +26,7 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.pairing.composed import together
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import FUSED, preset_names
-from mindrlhf_msprobe.comparison.pairing.frameworks.records import alike_parameters
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import parameter_names_of
 from mindrlhf_msprobe.comparison.pairing.fused import find_fused
 from mindrlhf_msprobe.comparison.pairing.mapping import interleaved
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, ROOT, literal, of_any_layer
@@ -378,7 +378,7 @@ def _match(x: Cell, y: Cell, expected: str) -> Match:
     """
     tensors: list[tuple[Leaf, Leaf | None]] = []
     for name, leaf in x.parameters.items():
-        names = (name, *alike_parameters(name))
+        names = (name, *parameter_names_of(name))
         tensors.append((leaf, next((y.parameters[n] for n in names if n in y.parameters), None)))
     tensors += [(leaf, None) for leaf in list(y.parameters.values())[len(x.parameters) :]]
     if x.outputs and y.outputs:
