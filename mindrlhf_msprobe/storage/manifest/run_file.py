@@ -375,6 +375,7 @@ class Graft(Part):
     what = Key(_texts)
     entries = Key(_texts)
     put_in = Key(_number)
+    changed = Key(_objects)
     left_out = Key(_objects)
 
     @property
