@@ -453,9 +453,9 @@ class PhaseGraft:
             self.grafts.leave(source.number, message("graft.unread", why=why))
             return None
         if (tensor.shape, tensor.dtype) == (value.shape, value.dtype):
-            own, other = (to_host(one).array.tobytes() for one in (value, tensor))
-            self.grafts.has_put(source, self, changed=own != other)
-            return None if own == other else tensor
+            is_same = to_host(value).array.tobytes() == to_host(tensor).array.tobytes()
+            self.grafts.has_put(source, self, changed=not is_same)
+            return None if is_same else tensor
         found, own = (f"{one.dtype} {list(one.shape)}" for one in (tensor, value))
         self.grafts.leave(source.number, message("graft.does_not_fit", found=found, own=own))
         return None
