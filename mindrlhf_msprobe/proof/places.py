@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import CODE
+from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.findings import Comparison, Finding
 from mindrlhf_msprobe.findings.words import Cause
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
@@ -45,7 +46,7 @@ class Place:
     phases: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
     replaces: str | None = None
-    between: tuple[str, ...] = ()
+    between: tuple[str, ...] = field(default=(), compare=False)
 
     def settings(self, run: str) -> dict[str, Any]:
         """Return the graft of a run's records."""
@@ -53,12 +54,8 @@ class Place:
         return {"from": run, **parts, "phases": list(self.phases), "steps": list(self.steps)}
 
 
-class NoPlaceError(Exception):
-    """Nothing of A can be put in for a difference; `why` is what a user is told."""
-
-    def __init__(self, why: Message) -> None:
-        super().__init__(why)
-        self.why = why
+class NoPlaceError(MsprobeError):
+    """Nothing of A can be put in for a difference."""
 
 
 def disagreeing(comparison: Comparison) -> Iterator[Finding]:
@@ -89,22 +86,21 @@ def places_of(layers: Comparison, tensors: Run, phases: Mapping[str, Phase]) -> 
     within = [*tensors.each_entry(*LayerPlace(phase, finding.step, finding.rank))]
     entry = next((one for one in within if one.name == name), None)
     if entry is None or first.cause in _NO_TENSOR:
-        raise NoPlaceError(message("proof.no_tensor", cause=first.cause.value, record=first.record))
+        raise NoPlaceError.saying("proof.no_tensor", cause=first.cause.value, record=first.record)
     if not name.startswith("Cell."):
-        raise NoPlaceError(message("proof.no_cell", entry=name))
+        raise NoPlaceError.saying("proof.no_cell", entry=name)
     role = phases[phase].role if phase in phases else None
-    of_role = [one for one in tensors.phases if one in phases and phases[one].role == role]
+    of_role = tuple(one for one in tensors.phases if one in phases and phases[one].role == role)
     if finding.io == "parameters":
         return _weights(finding, tensors, of_role)
     around = entry.parent if finding.io == "input" else name
     if around is None:
         return [_trainer(tensors)]
+    if any(head_of(one.parent or "") == head_of(around) for one in within):
+        kind, between = class_name(around), _between(around, within, entry)
+        heads = _heads(tensors, tensors.phases, lambda one: class_name(one.name) == kind)
+        return [Place(heads, (CODE,), tuple(tensors.phases), between=between)]
     network = _of_one_network(tensors, phase, of_role)
-    containers = dict.fromkeys(head_of(one.parent) for one in within if one.parent is not None)
-    if head_of(around) in containers:
-        kind = class_name(around)
-        heads = tuple(head for head in containers if class_name(f"{head}.forward.0") == kind)
-        return [Place(heads, (CODE,), network, between=_between(around, within, entry))]
     same = without_layer(head_of(name))
     heads = _heads(tensors, network, lambda one: without_layer(head_of(one.name)) == same)
     return [Place(heads, _OF_A_CELL, network)]
@@ -139,16 +135,20 @@ def _between(around: str, within: Sequence[Entry], first: Entry) -> tuple[str, s
     return last, "" if ends else first.cell
 
 
-def _weights(finding: Finding, tensors: Run, of_role: Sequence[str]) -> list[Place]:
-    """Return where weights may be put in: behind each update, and before each phase."""
+def _weights(finding: Finding, tensors: Run, of_role: tuple[str, ...]) -> list[Place]:
+    """Return where weights may be put in: those a run begins with, behind updates, before phases.
+
+    They are apart, because each has its own fault.
+    """
     heads = _heads(tensors, of_role, lambda one: any(r.io == PARAMETERS for r in one.records))
-    since = tuple(step for step in tensors.steps if step >= finding.step)
-    before = Place(heads, (PARAMETERS,), tuple(of_role), since)
     updates = tuple(name for name in of_role if name in UPDATE_PHASES)
-    if not updates:
-        return [before]
-    behind = Place(heads, (f"updated_{PARAMETERS}",), updates)
-    return [before, behind] if finding.step == tensors.steps[0] else [behind, before]
+    first = tensors.steps[0] if finding.step == tensors.steps[0] else None
+    later = tuple(step for step in tensors.steps if step >= finding.step and step != first)
+    return [
+        *([Place(heads, (PARAMETERS,), of_role, (first,))] if first is not None else ()),
+        *([Place(heads, (f"updated_{PARAMETERS}",), updates)] if updates else ()),
+        *([Place(heads, (PARAMETERS,), of_role, later)] if later else ()),
+    ]
 
 
 def _heads(
@@ -165,10 +165,13 @@ def _heads(
     return tuple(dict.fromkeys(found))
 
 
-def _of_one_network(tensors: Run, phase: str, of_role: Sequence[str]) -> tuple[str, ...]:
-    """Return the phases of a role in which the network runs that ran in one of them."""
+def _of_one_network(tensors: Run, phase: str, of_role: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the phases of a role in which the network runs that ran in one of them.
+
+    Where that is not known, all phases of the role.
+    """
     own = tensors.network_of(phase)
     if own is None:
-        return (phase,)
+        return of_role or (phase,)
     known = ((name, tensors.network_of(name)) for name in of_role)
     return tuple(name for name, one in known if one is not None and one.json == own.json)

@@ -7,16 +7,14 @@ A's tensors there, all that is recorded behind it agrees.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.config import NO_END, phases_of
+from mindrlhf_msprobe.config import NO_END, ProbeConfig, phases_of
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison
 from mindrlhf_msprobe.findings.proof import Conclusion, Proof, ProvenCause, Round, Where
@@ -32,6 +30,7 @@ from mindrlhf_msprobe.proof.places import (
 from mindrlhf_msprobe.proof.trials import MadeRun, TrialError, Trials, takes
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
 from mindrlhf_msprobe.storage.manifest.run_file import Changed
+from mindrlhf_msprobe.storage.reading.estimate import estimate
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 if TYPE_CHECKING:
@@ -92,14 +91,6 @@ def prove(experiment: Experiment, progress: Progress = lambda kind, number: None
     found = _Rounds(experiment, progress).conclude()
     write_json(experiment.output / PROOF_FILE, found.to_json())
     return found
-
-
-class _UndecidedError(Exception):
-    """No experiment could be made, or none can be trusted."""
-
-    def __init__(self, why: Message) -> None:
-        super().__init__(why)
-        self.why = why
 
 
 @dataclass
@@ -171,20 +162,17 @@ class _Rounds:
         first = current.verdict.first_divergence
         self._first = Where.of(first)
         try:
-            tensors = self._tensors(current)
-            self._run_again(current)
-        except _UndecidedError as undecided:
-            return self._end(Conclusion.NO_PROOF, undecided.why)
-        if self._shown is not None and self._shown[0] < self._shown[1]:
-            return self._end(Conclusion.NOT_REPRODUCIBLE)
-        if first is not None:
-            self._evidence.append(message("proof.before", records=first.agreed_before))
-        if loosely := current.verdict.counts.get(Status.WITHIN_TOLERANCE.value, 0):
-            self._evidence.append(message("proof.loosely", records=loosely))
-        try:
+            tensors = self._tensors()
+            self._run_again()
+            if self._shown is not None and self._shown[0] < self._shown[1]:
+                return self._end(Conclusion.NOT_REPRODUCIBLE)
+            if first is not None:
+                self._evidence.append(message("proof.before", records=first.agreed_before))
+            if loosely := current.verdict.counts.get(Status.WITHIN_TOLERANCE.value, 0):
+                self._evidence.append(message("proof.loosely", records=loosely))
             return self._graft(current, tensors)
-        except _UndecidedError as undecided:
-            return self._end(Conclusion.NO_PROOF, undecided.why)
+        except TrialError as undecided:
+            return self._end(Conclusion.NO_PROOF, undecided.said)
 
     def _graft(self, current: Comparison, tensors: Run) -> Proof:
         """Put A's tensors in where cells first differ, and again where they then do."""
@@ -205,7 +193,7 @@ class _Rounds:
             try:
                 places = self._replaced(current, tensors) or places_of(layers, tensors, phases)
             except NoPlaceError as nothing:
-                return self._end(self._partly(), nothing.why, remaining=where)
+                return self._end(self._partly(), nothing.said, remaining=where)
             known = [one.place for one in self._tried]
             reasons = tuple(said for said in divergence.reasons if said.code != _LEFT_OUT)
             new = [_Tried(place, where, reasons) for place in places if place not in known]
@@ -218,7 +206,7 @@ class _Rounds:
             put_in = self._read_notes(open_run(trial.run), new)
             self._note("graft", trial, after, put_in)
             if after.verdict.status is Outcome.INCOMPARABLE:
-                raise _UndecidedError(message("proof.incomparable"))
+                raise TrialError.saying("proof.incomparable")
             if any(one.place.entries for one in new) and not put_in:
                 why = message("proof.not_put_in")
                 return self._end(self._partly(), why, remaining=where)
@@ -300,9 +288,8 @@ class _Rounds:
 
     # --- the runs that are needed ----------------------------------------------------------------
 
-    def _tensors(self, comparison: Comparison) -> Run:
+    def _tensors(self) -> Run:
         """Return a run of A with elements: a given one, A itself, or one that is made now."""
-        first = comparison.verdict.first_divergence
         if self._of.tensors is not None:
             return self._same_as_a(self._of.tensors.absolute(), "tensors/comparison")
         a = open_run(self._of.a)
@@ -315,13 +302,13 @@ class _Rounds:
             "step_end": config.step_end if config else NO_END,
         }
         if not takes(self._of.command, SIDE):
-            raise _UndecidedError(
-                message("proof.needs_tensors", settings=_shown(settings), side=f"{{{SIDE}}}")
-            )
-        needed = _bytes_of(a, first.step if first else a.steps[0]) * len(a.steps)
+            shown = ", ".join(f"{k}: {v}" for k, v in settings.items() if v not in ([], NO_END))
+            raise TrialError.saying("proof.needs_tensors", settings=shown, side=f"{{{SIDE}}}")
+        wanted = replace(config or ProbeConfig(), task="tensor")
+        needed = estimate(a, wanted, steps=len(a.steps)).total
         if needed > self._of.gib * _GIB:
             gib = f"{needed / _GIB:.1f}"
-            raise _UndecidedError(message("proof.too_large", gib=gib, most=self._of.gib))
+            raise TrialError.saying("proof.too_large", gib=gib, most=self._of.gib)
         trial = self._make("tensors", 1, settings, side="a")
         run = self._same_as_a(trial.run, "tensors1/comparison")
         self._rounds.append(Round("tensors", str(trial.directory), trial.seconds, trial.reused))
@@ -332,12 +319,12 @@ class _Rounds:
         result = self._compare(self._of.a, path, output)
         if not result:
             self._noise = Where.of(result.verdict.first_divergence)
-            raise _UndecidedError(message("proof.a_differs", path=str(path)))
+            raise TrialError.saying("proof.a_differs", path=str(path))
         given = self._of.tensors is not None
         self._evidence.append(message("proof.tensors_same" if given else "proof.a_again"))
         return open_run(path)
 
-    def _run_again(self, comparison: Comparison) -> None:
+    def _run_again(self) -> None:
         """Run B as it is, and see whether it differs from A at the same place, as before."""
         shown = 1
         for number in range(1, self._of.again + 1):
@@ -354,16 +341,13 @@ class _Rounds:
                 self._evidence.append(message("proof.b_again", runs=self._of.again))
         lasting = self._shown is not None and self._shown[0] == self._shown[1]
         if lasting and self._noise is not None and self._noise == self._first:
-            raise _UndecidedError(message("proof.noise"))
+            raise TrialError.saying("proof.noise")
 
     def _make(
         self, kind: str, number: int, settings: Mapping[str, Any], side: str = "b"
     ) -> MadeRun:
         self._progress(kind, number)
-        try:
-            return self._trials.make(f"{kind}{number}", settings, {SIDE: side})
-        except TrialError as error:
-            raise _UndecidedError(error.said) from None
+        return self._trials.make(f"{kind}{number}", settings, {SIDE: side})
 
     def _compare(
         self, a: Path, b: Path, output: str | None, include: Sequence[str] = ()
@@ -423,26 +407,3 @@ def _identity(path: Path) -> str:
     """Return which run lies at a path, also where another one was recorded there since."""
     known = {f"{file.run_id} {len(file.attempts)}" for file in open_run(path).run_files}
     return " ".join([str(path.resolve()), *sorted(known)])
-
-
-def _bytes_of(run: Run, step: int) -> int:
-    """Return how many bytes the tensors of one step take, with all ranks."""
-    return sum(
-        prod(record.leaf.shape) * _bytes_of_element(record.leaf.dtype)
-        for at in run.layer_places(step=step)
-        for entry in run.each_entry(*at)
-        for record in entry.records
-        if record.leaf.dtype is not None and record.leaf.shape is not None
-    )
-
-
-def _bytes_of_element(dtype: str) -> int:
-    """Return how many bytes an element takes, by its dtype's name: `Float32`, `Bool`."""
-    bits = re.search(r"\d+$", dtype)
-    return max(1, int(bits[0]) // 8) if bits else 1
-
-
-def _shown(settings: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name}: {value}" for name, value in settings.items() if value not in ([], NO_END)
-    )
