@@ -61,6 +61,8 @@ class ProvenCause(Shown):
         explained: how many records behind it agree with A since.
         keys: key data that still differ: what the trainer computed before what was put in.
         reasons: what the comparison says of it.
+        between: of a cell's own code, the cells between which it first computed something else;
+            "" for its own beginning or end.
     """
 
     where: Where
@@ -71,6 +73,7 @@ class ProvenCause(Shown):
     explained: int = 0
     keys: tuple[str, ...] = ()
     reasons: Messages = ()
+    between: tuple[str, ...] = ()
 
     @property
     def of_trainer(self) -> bool:

@@ -17,6 +17,7 @@ from mindrlhf_msprobe.findings.proof import (
 )
 from mindrlhf_msprobe.report.answer import Lines, Rows, capped
 from mindrlhf_msprobe.report.messages import paragraph, say, text_of
+from mindrlhf_msprobe.storage.records import cell_name
 
 _MOST_ENTRIES = 4
 _MOST_TRIALS = 40
@@ -62,8 +63,15 @@ def _cause(number: int, cause: ProvenCause) -> Iterator[Any]:
     if cause.of_trainer and cause.keys:
         named = cause.keys
     shown = capped(named, _MOST_ENTRIES)
+    if cause.between:
+        cells = capped([*map(_cell_of, cause.entries)], _MOST_ENTRIES)
+        before, behind = cause.between
+        kind = cause.entries[0].rpartition(".")[2]
+        shown = [say("proof.code", **{"class": kind}, cells=cells, before=before, behind=behind)]
     yield say("proof.cause", number=number, cause=cause.where.cause, entries=shown)
     details = [say("proof.first_at", where=where_text(cause.where)), paragraph(cause.reasons)]
+    if len(cause.entries) > 1 and not of_weights and not cause.of_trainer:
+        details.append(say("proof.of_each"))
     if cause.what:
         parts = [say(f"proof.part_{part}") for part in cause.what]
         steps = [*cause.steps][:_MOST_STEPS] if len(cause.steps) <= _MOST_STEPS else []
@@ -76,6 +84,11 @@ def _cause(number: int, cause: ProvenCause) -> Iterator[Any]:
     else:
         details.append(say("proof.by_itself", keys=[*cause.keys]))
     yield [line for line in details if line]
+
+
+def _cell_of(head: str) -> str:
+    """Return the cell in the name of its entries."""
+    return cell_name(f"{head}.forward.0")
 
 
 def _round(one: Round) -> list[str]:
