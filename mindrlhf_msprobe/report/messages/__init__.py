@@ -12,14 +12,14 @@ languages. It has lists, ordinals and names as each language shows them, too.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.language import LANGUAGES, language
 from mindrlhf_msprobe.common.message import TEXT, Message, message
-from mindrlhf_msprobe.report.messages.templates import Speaker
+from mindrlhf_msprobe.report.messages.templates import Parameters, Speaker
 from mindrlhf_msprobe.report.messages.words import CHOICES, SHAPES
 
 _TEXTS = Path(__file__).parent / "texts"
@@ -65,7 +65,19 @@ def text_of(message: Message, lang: str | None = None) -> str:
     A code that this version does not know is said as it is, with its parameters: a run may come
     from a newer version.
     """
-    lang = language() if lang is None else lang
+    return _text(message, (), language() if lang is None else lang)
+
+
+def say(code: str, /, *of: object, **params: Any) -> str:
+    """Return what a code says, in the language that is spoken.
+
+    Args:
+        of: what it is said of: the parameters that are not given are attributes of these.
+    """
+    return _text(message(code, **params), of, language())
+
+
+def _text(message: Message, of: Sequence[object], lang: str) -> str:
     params = {name: _said(value, lang) for name, value in message.params.items()}
     if message.code == TEXT:
         return str(params.get("text", ""))
@@ -73,16 +85,11 @@ def text_of(message: Message, lang: str | None = None) -> str:
     found = texts_in(lang, area).get(name)
     try:
         if found is not None:
-            return _speaker(lang, area).text(found, params)
+            return _speaker(lang, area).text(found, Parameters(params, of))
     except Exception:  # parameters from a file may be anything
         pass
     shown = ", ".join(f"{key}={value}" for key, value in params.items())
     return f"{message.code}({shown})" if shown else message.code
-
-
-def say(code: str, /, **params: Any) -> str:
-    """Return what a code says of these parameters, in the language that is spoken."""
-    return text_of(message(code, **params))
 
 
 def texts_of(
