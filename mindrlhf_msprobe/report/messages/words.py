@@ -242,12 +242,6 @@ SHAPES: Mapping[str, Mapping[str, Shape]] = {
 }
 
 
-def _weights(compared: int, different: int, only_in_a: int, only_in_b: int) -> str:
-    if compared and not (different or only_in_a or only_in_b):
-        return "all_weights_agree"
-    return "some_weights_differ" if compared or only_in_a or only_in_b else "no_weights"
-
-
 def _on_rank_0(ranks: Sequence[int], **_: Any) -> str | None:
     return None if [*ranks] == [0] else "on_ranks"
 
@@ -310,10 +304,7 @@ def _placed(ranks: Sequence[int], setting: str, step: int | None, **known: Any) 
 #: By area: the place of a template → what names its piece.
 CHOICES: Mapping[str, Mapping[str, Choice]] = {
     "check_accuracy": {"in_cell": _around_operator},
-    "console": {
-        "on_other_ranks": _on_rank_0,
-        "of_weights": _weights,
-    },
+    "console": {"on_other_ranks": _on_rank_0},
     "coverage": {"on_other_ranks": _on_rank_0, "step_or_steps": _step_or_steps},
     "culprit": {
         "state": _state,

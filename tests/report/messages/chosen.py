@@ -69,10 +69,6 @@ EXAMPLES = {
                 ("failed", "actor_update", [0], "ValueError: loss"),
             )
         ],
-        "weights": [
-            {"compared": n, "different": different, "only_in_a": a, "only_in_b": b}
-            for n, different, a, b in ((3, 0, 0, 0), (0, 0, 0, 0), (3, 1, 2, 1))
-        ],
     },
     "coverage": {
         "thinned_steps": [
