@@ -55,16 +55,12 @@ def lines_of(found: CheckpointComparison, seconds: float) -> Lines:
         lines.append(say("checkpoint.optimizer", count=len(found.optimizer), agreeing=agreeing))
     lines += [say("checkpoint.coverage", what=text_of(said)) for said in found.coverage]
     lines += [say("checkpoint.remark", what=text_of(said)) for said in found.remarks]
-    lines += [
-        say("checkpoint.rule", rule=rule.rule, records=rule.records, passed=rule.passed)
-        for rule in found.rules
-    ]
+    lines += [say("checkpoint.rule", rule) for rule in found.rules]
     if found.output_path is not None:
         tables = ", ".join(found.tables)
         lines.append(say("checkpoint.tables", output=found.output_path, tables=tables))
     counts = ", ".join(f"{n} {status}" for status, n in found.counts.items())
-    summary = {"elements": found.elements, "seconds": seconds, "counts": counts}
-    return [*lines, say("checkpoint.summary", **summary)]
+    return [*lines, say("checkpoint.summary", found, seconds=seconds, counts=counts)]
 
 
 def _group(name: str, findings: Sequence[Finding]) -> Iterator[Any]:
@@ -115,10 +111,6 @@ def _measured(name: str) -> Callable[[Finding], Any]:
     return lambda finding: None if finding.metrics is None else show(finding)
 
 
-def _different(finding: Finding) -> float | None:
-    return None if finding.metrics is None else 100 - finding.metrics.equal_percent
-
-
 _VERDICT = (Column("section", 14), Column("item", 44), Column("value", 100))
 _PARAMETERS = (
     Column("record", 60),
@@ -136,7 +128,10 @@ _PARAMETERS = (
     Column("l2_relative", 14, _measured("distance")),
     Column("max abs error", 14, _measured("metrics.max_abs_err")),
     Column("max rel error", 14, _measured("metrics.max_rel_err")),
-    Column("different_percent", 18, _different),
+    Column(
+        *("different_percent", 18),
+        lambda f: None if f.metrics is None else 100 - f.metrics.equal_percent,
+    ),
     Column("first_mismatch", 15, _measured("metrics.first_mismatch")),
     Column("norm A", 14, _measured("a.norm")),
     Column("norm B", 14, _measured("b.norm")),

@@ -202,7 +202,7 @@ def head_of(comparison: Comparison) -> Head:
 def occasion_in_words(first: Divergence) -> str:
     """Return where two runs first differ: step, phase, rank, and which time in the step it is."""
     occasion = first.occasion
-    times = {"micro_step": None, "call": None}
+    times: dict[str, int | None] = {"micro_step": None, "call": None}
     if occasion.times > 1 and first.key is not None:
         times["micro_step"] = occasion.number
     elif occasion.times > 1:

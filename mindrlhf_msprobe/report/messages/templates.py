@@ -54,7 +54,7 @@ class Parameters(dict[str, Any]):
                 return getattr(one, name)
         raise KeyError(name)
 
-    def __or__(self, others: Any) -> Parameters:
+    def also(self, others: Mapping[str, Any]) -> Parameters:
         """Return them with others, which come before those of the same name."""
         return Parameters({**self, **others}, self._of)
 
@@ -134,7 +134,7 @@ class Speaker(string.Formatter):
             each, between = alternatives(rest)
             items = (one if isinstance(one, (list, tuple)) else (one,) for one in value)
             numbered = ({str(n): part for n, part in enumerate(one)} for one in items)
-            return between.join(self.text(each, params | item) for item in numbered)
+            return between.join(self.text(each, params.also(item)) for item in numbered)
         word, _, argument = spec.partition(" ")
         if word == "piece":
             piece = self._pieces.get(f"{argument}{value}")

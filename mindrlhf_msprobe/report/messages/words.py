@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mindrlhf_msprobe.common.printable import few_numbers, few_ranges, shortened, spans
+from mindrlhf_msprobe.common.printable import few_numbers, few_ranges, shortened, size, spans
 from mindrlhf_msprobe.report.messages.templates import Choice, Shape
 
 _FEW = 8
@@ -184,6 +184,7 @@ _BOTH: dict[str, Shape] = {
     "plus": lambda number, more, _: str(number + int(more)),
     "size": lambda number, *_: str(abs(number)),
     "shortened": lambda text, most, _: shortened(text, int(most)),
+    "bytes": lambda number, *_: size(number),
     "millions": lambda number, *_: f"{number / 1e6:.1f}",
     "length": lambda items, *_: str(len(items)),
     "last": lambda items, *_: str(items[-1]),

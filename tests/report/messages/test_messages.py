@@ -122,7 +122,7 @@ LISTS = {
         [f"§{n}" for n in range(10)],
     ],
 }
-NUMBER = re.compile("#.*|(one|several|positive|negative)[?].*|(plus|size|millions|ordinal).*")
+NUMBER = re.compile("#.*|(one|several|positive|negative)[?].*|(plus|size|bytes|millions|ordinal).*")
 
 
 def reached(lang, area, text):
