@@ -2,11 +2,11 @@
 
 `texts/` has the sentences, a file a subject, both languages side by side: area → name of the code →
 language → template; `templates.py` says what may stand in its braces, and what stands under `#` is
-a comment. `coverage.no_gradients` is `no_gradients` of the area `coverage`; several areas may share
-a file (`_SHARED`). A text that another code has, too, stands once: `"state_different":
-"tables.different"` says what that one says. `coverage.pieces` are parts of the templates of
-`coverage`; where several parameters decide which of them is said, `words.py` does so for both
-languages. It has lists, ordinals and names as each language shows them, too.
+a comment. `coverage.no_gradients` is `no_gradients` of the area `coverage`. A text that another
+code has, too, stands once: `"state_different": "tables.different"` says what that one says.
+`coverage.pieces` are parts of the templates of `coverage`; where several parameters decide which of
+them is said, `words.py` does so for both languages. It has lists, ordinals and names as each
+language shows them, too.
 """
 
 from __future__ import annotations
@@ -24,32 +24,6 @@ from mindrlhf_msprobe.report.messages.words import CHOICES, SHAPES
 
 _TEXTS = Path(__file__).parent / "texts"
 _COMMENT = "#"  # the name of what is no text, in the files
-
-#: By file: the areas that it holds beside the one of its own name.
-_SHARED = {
-    "checks": (
-        "check_accuracy",
-        "check_benchmark",
-        "check_healthy",
-        "check_history",
-        "check_non_finite",
-        "check_ranks",
-        "check_rl",
-        "check_weights",
-    ),
-    "config": ("collect", "mapping", "pattern"),
-    "coverage": ("fault", "lost", "mindspore", "unread"),
-    "explanation": ("culprit", "inside"),
-    "proof": ("graft", "hunt"),
-    "help": ("argument", "cli"),
-    "listing": ("demo", "estimate", "suggest"),
-    "log": ("live", "trainer"),
-    "note": ("preflight", "remark", "suspicion", "tolerance"),
-    "page": ("report",),
-    "pairing": ("layout", "tokens"),
-    "replay": ("accuracy", "benchmark", "replay_script", "second"),
-    "tables": ("legend", "trend"),
-}
 
 _BETWEEN = {"en": "; ", "zh": "；"}
 
@@ -120,50 +94,28 @@ def _said(value: Any, lang: str) -> Any:
 
 
 @cache
-def areas() -> Mapping[str, str]:
-    """Return the file of each area, by name."""
-    files = sorted(file.stem for file in _TEXTS.glob("*.json"))
-    return {area: file for file in files for area in (file, *_SHARED.get(file, ()))}
-
-
-@cache
 def texts_in(lang: str, area: str) -> Mapping[str, str]:
-    """Return the templates of an area in a language, by the names of their codes."""
-    return _templates(lang, area)
-
-
-@cache
-def pieces_in(lang: str, area: str) -> Mapping[str, str]:
-    """Return the parts of an area's templates, by name."""
-    return _templates(lang, f"{area}.pieces")
-
-
-@cache
-def _speaker(lang: str, area: str) -> Speaker:
-    return Speaker(pieces_in(lang, area), CHOICES.get(area, {}), SHAPES[lang])
-
-
-def _templates(lang: str, area: str) -> dict[str, str]:
+    """Return the templates of an area, or of its pieces, in a language, by the names of codes."""
     templates = {}
-    for name, texts in _area(area).items():
-        if name == _COMMENT:
-            continue
-        if isinstance(texts, str):  # the code that has the text
+    for name, texts in areas().get(area, {}).items():
+        if isinstance(texts, str) and name != _COMMENT:  # the code that has the text
             of, _, same = texts.rpartition(".")
-            texts = _area(of)[same]
-        if lang in texts:
+            texts = areas()[of][same]
+        if name != _COMMENT and lang in texts:
             templates[name] = texts[lang]
     return templates
 
 
-def _area(area: str) -> Mapping[str, Any]:
-    file = areas().get(area.partition(".")[0])
-    return {} if file is None else _read(file).get(area, {})
+@cache
+def areas() -> Mapping[str, Mapping[str, Any]]:
+    """Return the content of all files, by area; an area's pieces as an area of their own."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for file in _TEXTS.glob("*.json"):
+        found |= json.loads(file.read_text("utf-8"))
+    del found[_COMMENT]
+    return found
 
 
 @cache
-def _read(file: str) -> Mapping[str, Mapping[str, Any]]:
-    found: Mapping[str, Mapping[str, Any]] = json.loads(
-        (_TEXTS / f"{file}.json").read_text("utf-8")
-    )
-    return found
+def _speaker(lang: str, area: str) -> Speaker:
+    return Speaker(texts_in(lang, f"{area}.pieces"), CHOICES.get(area, {}), SHAPES[lang])

@@ -15,13 +15,12 @@ from report.messages.chosen import EXAMPLES
 import mindrlhf_msprobe
 from mindrlhf_msprobe.common.message import Message, message, read_message, read_messages
 from mindrlhf_msprobe.findings import CulpritCode, Status
-from mindrlhf_msprobe.report import messages
-from mindrlhf_msprobe.report.messages import LANGUAGES, text_of, texts_in, words
+from mindrlhf_msprobe.report.messages import LANGUAGES, areas, text_of, texts_in, words
 from mindrlhf_msprobe.report.messages.templates import alternatives
 
 PACKAGE = Path(str(mindrlhf_msprobe.__file__)).parent
 TEXTS = PACKAGE / "report/messages/texts"
-AREAS = sorted(messages.areas())
+AREAS = sorted(area for area in areas() if not area.endswith(".pieces"))
 
 
 def inside(name, spec):
@@ -47,7 +46,7 @@ def places(text):
 
 def parameters(lang, area, text):
     """Return what a template must be given: what is said only under a condition may be left out."""
-    others = messages.pieces_in(lang, area).keys() | words.CHOICES.get(area, {}).keys()
+    others = texts_in(lang, f"{area}.pieces").keys() | words.CHOICES.get(area, {}).keys()
     top = (one for one in string.Formatter().parse(text) if one[1] and "?" not in one[2])
     return {re.split(r"[.\[]", name)[0] for _, name, _, _ in top} - others
 
@@ -57,7 +56,7 @@ def test_both_languages_say_the_same():
     for area in AREAS:
         english, chinese = texts_in("en", area), texts_in("zh", area)
         assert set(english) == set(chinese), area
-        made = messages.pieces_in("en", area).keys() | messages.pieces_in("zh", area).keys()
+        made = texts_in("en", f"{area}.pieces").keys() | texts_in("zh", f"{area}.pieces").keys()
         made |= words.CHOICES.get(area, {}).keys()
         for name in english:
             # English alone has plurals.
@@ -105,7 +104,7 @@ def test_what_is_chosen_has_words_in_both_languages(area):
     """A choice names a piece: one that a language lacks would show the code instead of a text."""
     nodes = ast.walk(ast.parse(inspect.getsource(words)))
     named = {node.value for node in nodes if isinstance(node, ast.Constant)}
-    english, chinese = (named & messages.pieces_in(lang, area).keys() for lang in LANGUAGES)
+    english, chinese = (named & texts_in(lang, f"{area}.pieces").keys() for lang in LANGUAGES)
     assert english == chinese
     assert english
 
@@ -127,7 +126,7 @@ NUMBER = re.compile("#.*|(one|several|positive|negative)[?].*|(plus|size|bytes|m
 
 def reached(lang, area, text):
     """Yield (name, spec) of each place of a template, and of the pieces that it has."""
-    pieces = messages.pieces_in(lang, area)
+    pieces = texts_in(lang, f"{area}.pieces")
     for name, spec in places(text):
         yield name, spec
         word, _, prefix = spec.partition(" ")
@@ -151,7 +150,7 @@ def values_of(area, name, specs):
     if not found:
         texts = [alternatives(spec[1:]) for spec in specs if spec[:1] == "="]
         found = [key for of in texts for one in of if (key := one.split("->")[0])]
-        pieces = messages.pieces_in("en", area)
+        pieces = texts_in("en", f"{area}.pieces")
         prefixes = [spec.removeprefix("piece ") for spec in specs if spec.startswith("piece ")]
         found += [p.removeprefix(of) for of in prefixes for p in pieces if p.startswith(of)]
     found = found or [name]
@@ -180,7 +179,7 @@ def made_up(area, name):
                 specs |= {number: ["#", "?"] for number in ("others", "before", "by")}
     if specs.keys() & words.CHOICES.get(area, {}).keys():
         return []
-    pieces = messages.pieces_in("en", area).keys() | messages.pieces_in("zh", area).keys()
+    pieces = texts_in("en", f"{area}.pieces").keys() | texts_in("zh", f"{area}.pieces").keys()
     values = {at: values_of(area, at, of) for at, of in specs.items() if at not in pieces}
     first = {at: of[0] for at, of in values.items()}
     return [first, *({**first, at: one} for at, of in values.items() for one in of[1:])]
