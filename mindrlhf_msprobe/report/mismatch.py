@@ -139,7 +139,8 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
     notes = (say("mismatch.note", note=in_words(note)) for note in one.notes)
     yield from capped(notes, _MOST_NOTES)
     if one.tokens:
-        yield say("mismatch.scope", one)
+        compared, left = len(one.stages), len(one.not_compared)
+        yield say("mismatch.scope", one, values=compared, left=left)
 
 
 def how_far(stage: Stage) -> Iterator[str]:
