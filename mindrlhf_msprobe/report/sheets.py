@@ -86,20 +86,27 @@ class Sheet:
     Attributes:
         rows: returns all rows, each time from the first.
         count: how many there are.
-        widths: of the columns, in characters.
-        wrapped: the columns whose texts are wrapped.
         frozen: how many columns stay in sight when the others are moved.
         stem: what a CSV file of it is called, in any language; "": as the sheet.
+        wraps: whether the texts of wide columns are wrapped.
     """
 
     name: str
-    header: tuple[str, ...]
+    columns: Sequence[Column]
     rows: Callable[[], Iterable[Row]]
     count: int
-    widths: tuple[int, ...]
-    wrapped: frozenset[int] = frozenset()
     frozen: int = 0
     stem: str = ""
+    wraps: bool = True
+
+    @property
+    def header(self) -> list[str]:
+        """What the columns are called."""
+        return [column.header for column in self.columns]
+
+    def is_wrapped(self, column: Column) -> bool:
+        """Return whether the texts of a column are wrapped."""
+        return self.wraps and column.width >= _WIDE
 
     @classmethod
     def of_items(
@@ -130,17 +137,10 @@ class Sheet:
 
     @classmethod
     def from_rows(cls, name: str, columns: Sequence[Column], rows: Sequence[Row]) -> Sheet:
-        """Return a sheet of rows at hand, filled up to the columns; wide columns are wrapped."""
+        """Return a sheet of rows at hand, filled up to the columns."""
         width = len(columns)
         full = [(colour, (*values, *[None] * (width - len(values)))) for colour, values in rows]
-        return cls(
-            name=name,
-            header=tuple(column.header for column in columns),
-            rows=lambda: full,
-            count=len(rows),
-            widths=tuple(column.width for column in columns),
-            wrapped=frozenset(i for i, column in enumerate(columns) if column.width >= _WIDE),
-        )
+        return cls(name, columns, lambda: full, len(rows))
 
     def part(self, start: int, stop: int) -> Sheet:
         """Return the sheet with the rows from `start` to before `stop` only."""

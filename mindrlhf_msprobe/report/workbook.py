@@ -366,13 +366,7 @@ def _sheet(
         for finding in findings():
             yield colour_of_finding(finding), [show(finding) for show in shown]
 
-    return replace(
-        Sheet.from_rows(allowed or _KEY_SHEET, columns, ()),
-        rows=rows,
-        count=count,
-        wrapped=frozenset(),
-        frozen=frozen,
-    )
+    return Sheet(allowed or _KEY_SHEET, columns, rows, count, frozen, wraps=False)
 
 
 def file_names(tables: Sequence[Table]) -> list[list[str]]:

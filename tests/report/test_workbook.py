@@ -351,11 +351,10 @@ def test_filters_are_as_long_as_their_sheets(tmp_path):
     counts = (0, 1, 300, 7)
     sheets = [
         Sheet(
-            name=f"it's & {number}",
-            header=("one", "two"),
+            f"it's & {number}",
+            (Column("one", 10), Column("two", 20)),
             rows=lambda count=count: [("", (row, "x")) for row in range(count)],
             count=count,
-            widths=(10, 20),
             frozen=number % 2,
         )
         for number, count in enumerate(counts)
