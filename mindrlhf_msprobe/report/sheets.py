@@ -18,7 +18,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.language import language
-from mindrlhf_msprobe.findings import Finding, Outcome, Status
+from mindrlhf_msprobe.findings import Finding, Keyword, Outcome, Status
 from mindrlhf_msprobe.report.messages import texts_in
 from mindrlhf_msprobe.storage.layout import file_name
 
@@ -120,6 +120,28 @@ class Sheet:
         shown = [column.show for column in columns]
         rows = [(colour(item), [show(item) for show in shown]) for item in items]
         return cls.ours(name, columns, rows)
+
+    @classmethod
+    def of_facts(
+        cls,
+        name: str,
+        columns: Sequence[Column],
+        facts: Iterable[tuple[str, Any, Any]],
+        more: Sequence[Row] = (),
+    ) -> Sheet:
+        """Return a sheet of the rows of facts: section, item, value; those of keywords in colour.
+
+        Args:
+            more: rows that stand below.
+        """
+        rows: list[Row] = []
+        for section, item, value in facts:
+            of = value if isinstance(value, Outcome) else item
+            colour = OUTCOMES[of] if isinstance(of, Outcome) else PLAIN
+            colour = colour_of(of) if isinstance(of, Status) else colour
+            shown = (one.value if isinstance(one, Keyword) else one for one in (item, value))
+            rows.append((colour, (section, *shown)))
+        return cls.ours(name, columns, [*rows, *more])
 
     @classmethod
     def ours(cls, name: str, columns: Sequence[Column], rows: Sequence[Row]) -> Sheet:
