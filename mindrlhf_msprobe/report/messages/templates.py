@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -149,7 +150,9 @@ class Speaker(string.Formatter):
             return params[name]
         first = re.split(r"[.\[]", name, maxsplit=1)[0]
         if first in params:
-            return self.get_field(name, (), params)[0]
+            with suppress(*[KeyError] * optional):  # a part that is not there
+                return self.get_field(name, (), params)[0]
+            return None
         piece = self._choices[first](**params) if first in self._choices else first
         if piece is None or (optional and piece not in self._pieces):
             return None if optional else ""
