@@ -200,19 +200,17 @@ def similarity_lines(found: GradientTrend) -> Lines:
     groups: dict[tuple[int, str], list[OfUpdate]] = {}
     for update in found.updates:
         groups.setdefault((update.rank, update.phase), []).append(update)
-    blocks = [[*_similar(*of, updates)] for of, updates in groups.items()]
+    blocks: list[Lines] = []
+    for (rank, phase), updates in groups.items():
+        head = "  ".join((say("trend.similarity"), phase, say("console.of_rank", rank=rank)))
+        among = max(update.update for update in updates) + 1
+        x = np.array([update.step + update.update / among for update in updates])
+        y = np.array([update.value for update in updates])
+        last = updates[-1]
+        values = {"first": f"{updates[0].value:.6f}", "last": f"{last.value:.6f}"}
+        summary = say("trend.similarity_summary", last, count=len(updates), **values)
+        blocks.append([head, *map(Code, plot([(x, y)], width())), [summary]])
     return _apart([*blocks, [*_suspicious(found)]])
-
-
-def _similar(rank: int, phase: str, updates: Sequence[OfUpdate]) -> Iterator[Any]:
-    yield "  ".join((say("trend.similarity"), phase, say("console.of_rank", rank=rank)))
-    among = max(update.update for update in updates) + 1
-    x = np.array([update.step + update.update / among for update in updates])
-    y = np.array([update.value for update in updates])
-    yield from map(Code, plot([(x, y)], width()))
-    last = updates[-1]
-    values = {"first": f"{updates[0].value:.6f}", "last": f"{last.value:.6f}"}
-    yield [say("trend.similarity_summary", last, count=len(updates), **values)]
 
 
 def _suspicious(found: GradientTrend) -> Iterator[Any]:
