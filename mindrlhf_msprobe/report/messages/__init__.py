@@ -1,9 +1,9 @@
 """Messages → text, in English and Chinese: the only place with sentences for readers of an answer.
 
-`texts/` has the sentences, a file a subject, both languages side by side: area → name of the code →
-language → template; `templates.py` says what may stand in its braces, and what stands under `#` is
-a comment. `coverage.no_gradients` is `no_gradients` of the area `coverage`. A text that another
-code has, too, stands once: `"state_different": "tables.different"` says what that one says.
+`texts/` has the sentences, a file a subject, a line a language: the code `coverage.no_gradients`
+has its templates under `no_gradients.en` and `no_gradients.zh` of the area `coverage`, and
+`no_gradients.#` is a comment. `templates.py` says what may stand in their braces. A text that
+another code has, too, stands once: `"state_different": "tables.different"` says what that one says.
 `coverage.pieces` are parts of the templates of `coverage`; where several parameters decide which of
 them is said, `words.py` does so for both languages. It has lists, ordinals and names as each
 language shows them, too.
@@ -97,19 +97,21 @@ def _said(value: Any, lang: str) -> Any:
 def texts_in(lang: str, area: str) -> Mapping[str, str]:
     """Return the templates of an area, or of its pieces, in a language, by the names of codes."""
     templates = {}
-    for name, texts in areas().get(area, {}).items():
-        if isinstance(texts, str) and name != _COMMENT:  # the code that has the text
-            of, _, same = texts.rpartition(".")
-            texts = areas()[of][same]
-        if name != _COMMENT and lang in texts:
-            templates[name] = texts[lang]
+    for key, text in areas().get(area, {}).items():
+        name, _, of = key.rpartition(".")
+        if name and of == lang:
+            templates[name] = text
+        elif not name and key != _COMMENT:  # the text is the code that has it
+            other, _, same = text.rpartition(".")
+            if (shared := areas()[other].get(f"{same}.{lang}")) is not None:
+                templates[key] = shared
     return templates
 
 
 @cache
-def areas() -> Mapping[str, Mapping[str, Any]]:
+def areas() -> Mapping[str, Mapping[str, str]]:
     """Return the content of all files, by area; an area's pieces as an area of their own."""
-    found: dict[str, Mapping[str, Any]] = {}
+    found: dict[str, Mapping[str, str]] = {}
     for file in _TEXTS.glob("*.json"):
         found |= json.loads(file.read_text("utf-8"))
     del found[_COMMENT]

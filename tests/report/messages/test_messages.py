@@ -79,24 +79,20 @@ def test_sentences_stand_once_and_are_written_in_one_way(file):
     text = file.read_text(encoding="utf-8")
     found = json.loads(text, object_pairs_hook=once)
     assert text == json.dumps(found, indent=2, ensure_ascii=False) + "\n"
-    said = [found[area] for area in found if area != "#"]
-    texts = [one for of in said for n, one in of.items() if n != "#" and not isinstance(one, str)]
-    assert all({*one} <= {"#", *LANGUAGES} for one in texts)
+    keys = [key for area in found if area != "#" for key in found[area]]
+    assert all(re.fullmatch(r"#|\w+|\w+\.(#|en|zh)", key) for key in keys)
 
 
 def test_equal_texts_stand_once():
     """A code that says what another one says names it, so that a correction reaches both."""
-    stands, named = {}, []
-    for file in TEXTS.glob("*.json"):
-        for area, of in json.loads(file.read_text(encoding="utf-8")).items():
-            for name, one in of.items() if area != "#" else ():
-                if isinstance(one, str):
-                    named += [] if name == "#" else [one]
-                else:
-                    text = tuple(one.get(lang) for lang in LANGUAGES)
-                    stands.setdefault(text, []).append(f"{area}.{name}")
+    stands, named = {}, set()
+    for area, of in areas().items():
+        named |= {text for key, text in of.items() if "." not in key and key != "#"}
+        for name in {key.rpartition(".")[0] for key in of} - {""}:
+            text = tuple(of.get(f"{name}.{lang}") for lang in LANGUAGES)
+            stands.setdefault(text, []).append(f"{area}.{name}")
     assert [codes for codes in stands.values() if len(codes) > 1] == []
-    assert {*named} <= {codes[0] for codes in stands.values()}
+    assert named <= {codes[0] for codes in stands.values()}
 
 
 @pytest.mark.parametrize("area", words.CHOICES)
