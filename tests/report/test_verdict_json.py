@@ -56,7 +56,7 @@ def test_a_divergence_has_every_field(tmp_path):
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_the_explanation_stands_beside_its_codes(tmp_path, lang):
-    """The text in the language that was asked for, the codes with parameters in any."""
+    """The text in the language that was chosen, the codes with parameters in any."""
     a = record_training(tmp_path / "a", steps=1)
     fault = Fault("layers.1.mlp", "reference_compute_log_prob")
     b = record_training(tmp_path / "b", steps=1, faults=[fault])

@@ -201,7 +201,7 @@ def test_any_key_has_a_table(tmp_path, key):
 
 @pytest.mark.parametrize("value", [[1, 2], {"a": 1}, (None, 3), 10**400, 1 + 2j, math.nan, True])
 def test_any_value_of_a_dump_can_be_shown(tmp_path, value):
-    """A value of any kind that a dump from elsewhere may hold does not stop the table."""
+    """A value of any kind that a foreign dump may hold does not stop the table."""
     side = Side(name="x", value=value, max=value, shape=None)
     for shape in (None, (1,)):
         found = finding(a=Side(name="x", value=value, max=value, shape=shape), b=side)
@@ -479,7 +479,7 @@ def test_each_rank_has_its_rows_packed_or_not(records, agreeing):
 
 
 @pytest.mark.parametrize("table", ["compare_result_actor_update.csv", "log_prob.csv"])
-def test_notes_are_in_the_language_asked_for(tmp_path, table):
+def test_notes_are_in_the_chosen_language(tmp_path, table):
     """The same codes stand behind both; statuses and headers stay, as they are keywords."""
     of_key = {"entry": None, "phase": None, "key": "log_prob", "io": "data", "micro_step": 0}
     place = of_key if table == "log_prob.csv" else {}

@@ -8,14 +8,16 @@ import json
 import re
 import string
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from report.messages.chosen import EXAMPLES
 
 import mindrlhf_msprobe
+from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import Message, message, read_message, read_messages
 from mindrlhf_msprobe.findings import CulpritCode, Status
-from mindrlhf_msprobe.report.messages import LANGUAGES, areas, text_of, texts_in, words
+from mindrlhf_msprobe.report.messages import LANGUAGES, areas, say, text_of, texts_in, words
 from mindrlhf_msprobe.report.messages.templates import alternatives
 
 PACKAGE = Path(str(mindrlhf_msprobe.__file__)).parent
@@ -253,6 +255,15 @@ def test_a_code_that_is_not_known_is_said_as_it_is(lang):
     assert text_of(message("coverage.no_such", cells=3), lang) == "coverage.no_such(cells=3)"
     assert text_of(message("no_such.area"), lang) == "no_such.area"
     assert text_of(message("../etc.passwd"), lang) == "../etc.passwd"
+
+
+def test_a_sentence_is_said_of_what_was_found():
+    """Its parameters are those given, then attributes; what nobody has is no error."""
+    with speaking("en"):
+        place = SimpleNamespace(step=3, rank=1)
+        assert say("listing.in_time", place) == "step 3, rank 1, in the order of time:"
+        assert say("listing.in_time", place, rank=0) == "step 3, rank 0, in the order of time:"
+        assert say("listing.in_time", object(), step=3) == "listing.in_time(step=3)"
 
 
 def test_a_text_of_somebody_else_stays_as_it_is():

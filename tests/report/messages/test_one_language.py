@@ -1,4 +1,4 @@
-"""Nothing of ours is said in English where Chinese is asked for: held mechanically."""
+"""Nothing of ours is said in English where Chinese is chosen: held mechanically."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_every_chinese_text_is_chinese(area):
             assert words or name in ("sentence", "sections"), f"{area}.{name}: {said}"
 
 
-#: What the glossary calls otherwise.
+#: What has another name in the glossary.
 NOT_OURS = re.compile(
     "一边|两边|journal|此前记录的|噪声水平|分歧|单元(?!格)|(?<!静态)图模式|micro-batch"
 )
