@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +49,19 @@ def lines_of(found: AccuracyResult) -> Lines:
     lines.append(say("accuracy.counts", found, **counts))
     if found.gaps and found.status is Accuracy.WRONG:
         lines.append(say("accuracy.unchecked", found, **gaps))
-    ranked = (
-        f"{padded(say(f'accuracy.is_{one.opinion.value}'), 10)}{one.worst.ratio:>10.3g} "
-        f"{one.worst.error:>10.2g}  {one.precision:<9}{shortened(_named(one), _LONGEST)}"
-        for one in found.ranked
-    )
-    lines += [say("accuracy.ranked"), capped(ranked, _MOST_ROWS)]
+    lines += [say("accuracy.ranked"), capped(found.ranked, _MOST_ROWS, show=_row)]
     missing = sorted(found.not_computed, key=lambda one: not one.needed)
-    lines += capped((say("accuracy.not_computed", one) for one in missing), _MOST_REASONS)
+    lines += capped(missing, _MOST_REASONS, show=partial(say, "accuracy.not_computed"))
     if found.problems:
         lines.append(say("checks.not_read", count=len(found.problems)))
         lines.append([*map(in_words, found.problems[:_MOST_REASONS])])
     return lines
+
+
+def _row(one: RankedTensor) -> str:
+    opinion = say(f"accuracy.is_{one.opinion.value}")
+    numbers = f"{one.worst.ratio:>10.3g} {one.worst.error:>10.2g}  {one.precision:<9}"
+    return f"{padded(opinion, 10)}{numbers}{shortened(_named(one), _LONGEST)}"
 
 
 def _named(one: RankedTensor) -> str:

@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -353,8 +354,8 @@ def lines_of(comparison: Comparison, seconds: float | None = None, replay: str =
     lines += [line[0].upper() + line[1:] for line in told["chosen"]]
     lines += [line for about, found in told.items() if about not in _PLACED for line in found]
     if comparison.rules:
-        uses = (say("console.rule_use", use) for use in comparison.rules)
-        rules = "; ".join(capped(uses, _RULES, where=more))
+        rule_use = partial(say, "console.rule_use")
+        rules = "; ".join(capped(comparison.rules, _RULES, where=more, show=rule_use))
         lines.append(say("console.tolerance", rules=rules))
     gaps = [say("console.gap", gap) for gap in verdict.coverage]
     for code, found in (

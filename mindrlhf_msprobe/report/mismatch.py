@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,9 +58,7 @@ def lines_of(found: Mismatches) -> Lines:
     of_step = [one for one in found.found if one.step == shown.step]
     if len(of_step) > 1:
         lines.append(say("mismatch.ranks", step=shown.step))
-        names = ("" if one.first is None else one.first.name for one in of_step)
-        ranks = (say("mismatch.of_rank", one, name=name) for one, name in zip(of_step, names))
-        lines.append(capped(ranks, _MOST_RANKS))
+        lines.append(capped(of_step, _MOST_RANKS, show=_rank))
     if len(found.found) > 1:
         statuses = [one.status for one in found.found]
         parted = statuses.count(Agreement.PARTED)
@@ -75,8 +74,12 @@ def _certificate(proof: Certificate) -> Iterator[Any]:
     yield [say("mismatch.exact_counts", **proof.counts)]
     lacking = [place for place in proof.places if not place]
     if len(proof.places) > 1 or any(place.missing for place in lacking):
-        yield capped((say("mismatch.exact_place", place) for place in lacking), _MOST_RANKS)
+        yield capped(lacking, _MOST_RANKS, show=partial(say, "mismatch.exact_place"))
     yield capped(map(in_words, proof.reasons), _MOST_NOTES)
+
+
+def _rank(one: Mismatch) -> str:
+    return say("mismatch.of_rank", one, name="" if one.first is None else one.first.name)
 
 
 def _apart(one: Mismatch) -> float:
@@ -123,12 +126,12 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
     yield under
     if births := [stage for stage in one.births if stage is not one.first]:
         yield say("mismatch.births")
-        yield capped((say("mismatch.birth", of) for of in births), _MOST_BIRTHS)
+        yield capped(births, _MOST_BIRTHS, show=partial(say, "mismatch.birth"))
     yield from _growth(one)
     if one.experts:
         apart = [of for of in one.experts if of.others]
         yield say("mismatch.routers", routers=len(one.experts), apart=len(apart))
-        yield capped((say("mismatch.of_router", of) for of in apart), _MOST_LAYERS)
+        yield capped(apart, _MOST_LAYERS, show=partial(say, "mismatch.of_router"))
     yield from _weights(one)
     names = [name for name in _METRICS if f"rollout_corr/{name}" in one.metrics]
     if names:
