@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from helpers.reports import write_report
-from helpers.runs import Fault, Recording, record_training
+from helpers.runs import Fault, record_data, record_training
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.common.message import read_messages
@@ -106,10 +106,7 @@ def test_key_data_have_no_entry(tmp_path):
 def test_it_is_valid_json_whatever_the_values(tmp_path, values):
     """Errors beyond every float, NaN and infinities do not make it invalid."""
     for name, value in zip(("a", "b"), values):
-        recording = Recording(tmp_path / name)
-        recording.data("loss", np.float64([value, 1]))
-        recording.end_step()
-        recording.close()
+        record_data(tmp_path / name, [("loss", np.float64([value, 1]))])
     compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
     assert verdict(tmp_path / "out")["status"] == "diverged"
 

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 from helpers.reports import finding
-from helpers.runs import Fault, Recording, record_training
+from helpers.runs import Fault, record_data, record_training
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openpyxl import load_workbook
@@ -185,10 +185,7 @@ def test_no_name_becomes_a_formula(tmp_path, text):
 def test_any_key_has_a_table(tmp_path, key):
     """Keys with signs, spaces or Chinese have a table that opens."""
     for name in ("a", "b"):
-        recording = Recording(tmp_path / name)
-        recording.data(key, ["=2+2", "中文"])
-        recording.end_step()
-        recording.close()
+        record_data(tmp_path / name, [(key, ["=2+2", "中文"])])
     result = compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
     assert result
     summary, name = result.tables
