@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, Messages, in_words
+from mindrlhf_msprobe.common.message import Message, Messages
 from mindrlhf_msprobe.errors import DIVERGED, SAME, UNDECIDED
 from mindrlhf_msprobe.findings.words import SCHEMA, Keyword, Shown, by_names
 from mindrlhf_msprobe.storage.step_lines import CallOpinion, TensorOpinion
@@ -23,7 +23,7 @@ class Accuracy(Keyword):
 
 
 @dataclass(frozen=True, slots=True)
-class RankedTensor:
+class RankedTensor(Shown):
     """One tensor of a cell or operator, over all its calls in one phase.
 
     Attributes:
@@ -61,19 +61,17 @@ class RankedTensor:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        worst = self.worst
+        own = ("phase", "call", "cell", "tensor", "opinion", "calls=counts", "precision")
+        worst = ("record", "index=at", "ratio", "error", "explained", "actual", "exact", "reason")
         return {
-            **by_names(self, "phase", "call", "cell", "tensor", "opinion"),
-            "calls": dict(self.counts),
-            **by_names(self, "precision", "origin", "step", "rank", "entry"),
-            **{"record": worst.record, "index": [*worst.at]},
-            **by_names(worst, "ratio", "error", "explained", "actual", "exact", "reason"),
+            **by_names(self, *own, "origin", "step", "rank", "entry"),
+            **by_names(self.worst, *worst),
             "first_step": None if self.first_call is None else self.first_call.step,
         }
 
 
 @dataclass(frozen=True, slots=True)
-class NotComputed:
+class NotComputed(Shown):
     """Calls on which there is no second opinion.
 
     Attributes:
@@ -81,6 +79,8 @@ class NotComputed:
         entry: the first of them.
         needed: whether an opinion is missed; see `CallOpinion`.
     """
+
+    shown = ("call", "cell", "calls", "entry", "needed", "why!s", "why_code=why")
 
     call: str
     cell: str
@@ -93,11 +93,6 @@ class NotComputed:
     def name(self) -> str:
         """What lacks an opinion: the operator that has no formula, else the call, and its cell."""
         return str(self.why.params.get("operator") or _named(self.call, self.cell))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        said = {"why": in_words(self.why), "why_code": self.why.as_json()}
-        return by_names(self, "call", "cell", "calls", "entry", "needed") | said
 
 
 @dataclass(frozen=True)
@@ -149,12 +144,11 @@ class AccuracyResult:
         origins = [one.to_json() for one in self.origins]
         return {
             "schema": SCHEMA,
-            "run": self.path,
-            "status": self.status.value,
+            **by_names(self, "run=path", "status"),
             "first": origins[0] if origins else None,
             "origins": origins,
             **by_names(self, "ranked", "not_computed", "without_opinion", "calls", "gaps"),
-            "problems": [in_words(problem) for problem in self.problems],
+            **by_names(self, "problems!s"),
             "seconds": round(self.seconds, 3),
         }
 
@@ -211,13 +205,15 @@ class ReplayedOperator(Shown):
 
 
 @dataclass(frozen=True)
-class ReplayedOperators:
+class ReplayedOperators(Shown):
     """All operators of a run, the most suspicious first.
 
     Attributes:
         run: its path.
         file: the table that was written.
     """
+
+    shown = ("run", "file!s", "operators")
 
     run: str
     operators: tuple[ReplayedOperator, ...]
@@ -227,8 +223,3 @@ class ReplayedOperators:
     def verdicts(self) -> list[str]:
         """Those of all."""
         return [one.verdict for one in self.operators]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        found = [one.to_json() for one in self.operators]
-        return {"run": self.run, "file": str(self.file), "operators": found}

@@ -23,7 +23,7 @@ from mindrlhf_msprobe.findings.words import (
     Shown,
     as_json,
     by_fields,
-    with_codes,
+    by_names,
     words_of,
 )
 
@@ -316,7 +316,7 @@ class NotFinite(Shown):
 
 
 @dataclass(frozen=True)
-class Spread:
+class Spread(Shown):
     """How one phase, layer or key of the diverged step differs, from the first divergence on.
 
     Attributes:
@@ -333,6 +333,11 @@ class Spread:
         non_finite: None where no element is NaN or infinite, but -inf of masks.
     """
 
+    shown = (
+        *("place", "different", "compared", "max_abs_err", "max_rel_err", "factor"),
+        *("layers?", "zero?", "non_finite?"),
+    )
+
     place: str
     different: int
     compared: int
@@ -342,11 +347,6 @@ class Spread:
     layers: tuple[Spread, ...] = ()
     zero: Literal["from", "to"] | None = None
     non_finite: NotFinite | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object of verdict.json."""
-        optional = {"layers", "zero", "non_finite"}
-        return {k: v for k, v in by_fields(self).items() if v or k not in optional}
 
 
 @dataclass(frozen=True)
@@ -522,7 +522,7 @@ class Stopped(Shown):
 
 
 @dataclass(frozen=True)
-class RuleUse:
+class RuleUse(Shown):
     """How often one tolerance, or the noise of further runs, decided.
 
     Attributes:
@@ -530,6 +530,8 @@ class RuleUse:
         records: how many records were compared by it.
         passed: how many of them agree only because of it.
     """
+
+    shown = ("rule", "records", "passed", "codes=compared_by")
 
     compared_by: Messages
     records: int
@@ -539,11 +541,6 @@ class RuleUse:
     def rule(self) -> str:
         """What `compared_by` says, in the language that was chosen, else the locale's."""
         return words_of(self.compared_by)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object of verdict.json."""
-        codes = {"codes": as_json(self.compared_by)}
-        return {"rule": self.rule, "records": self.records, "passed": self.passed, **codes}
 
 
 @dataclass(frozen=True)
@@ -678,29 +675,21 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of verdict.json."""
-        verdict, first = self.verdict, self.verdict.first_divergence
+        verdict = self.verdict
         return {
-            "schema": SCHEMA,
-            "tool": TOOL,
-            "status": verdict.status.value,
-            "counts": verdict.counts,
-            **with_codes("unread", verdict.not_read),
-            "non_finite_on_both_sides": verdict.non_finite.to_json(),
-            "suspicious": verdict.suspicious.to_json(),
-            "first_divergence": as_json(first),
-            "tables": list(self.tables),
-            "fingerprints": dict(self.fingerprints),
-            "spread": as_json(verdict.spread),
-            "ranks": as_json({"parted": verdict.parted, "agreeing": verdict.agreeing_ranks}),
-            "preflight": self.preflight.to_json(),
-            "tolerance": as_json(self.rules),
-            "coverage": as_json(verdict.coverage),
-            "notes": list(self.notes),
-            "note_codes": as_json(self.remarks),
-            "problems": list(self.problems),
-            "problem_codes": as_json(self.incomplete),
+            **{"schema": SCHEMA, "tool": TOOL},
+            **by_names(verdict, "status", "counts", "unread?", "unread_codes=not_read?"),
+            **by_names(verdict, "non_finite_on_both_sides=non_finite", "suspicious"),
+            **by_names(verdict, "first_divergence"),
+            **{"tables": list(self.tables), "fingerprints": dict(self.fingerprints)},
+            **by_names(verdict, "spread"),
+            "ranks": by_names(verdict, "parted", "agreeing=agreeing_ranks"),
+            **by_names(self, "preflight", "tolerance=rules"),
+            **by_names(verdict, "coverage"),
+            **by_names(self, "notes", "note_codes=remarks", "problems"),
+            **by_names(self, "problem_codes=incomplete"),
             "recorded": {"all_cells": self.all_cells},
             **({} if self.chosen is None else {"chosen": self.chosen.to_json()}),
             **({} if self.earlier is None else {"after": self.earlier[0].to_json(self.earlier[1])}),
-            "stopped": as_json(self.stops),
+            **by_names(self, "stopped=stops"),
         }

@@ -10,7 +10,7 @@ from typing import Any
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words
 from mindrlhf_msprobe.findings.comparison import Stopped
-from mindrlhf_msprobe.findings.words import SCHEMA, Keyword, by_fields, by_names
+from mindrlhf_msprobe.findings.words import SCHEMA, Keyword, Shown, by_fields, by_names
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.place import Place
 
@@ -51,14 +51,12 @@ class Evidence:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        shown = {**self.place.to_json(), "values": json_values(self.values)}
-        if self.note is not None:
-            shown |= {"note": in_words(self.note), "note_code": self.note.as_json()}
-        return shown
+        note = by_names(self, "note!s?", "note_code=note?")
+        return {**self.place.to_json(), "values": json_values(self.values), **note}
 
 
 @dataclass(frozen=True)
-class CheckFinding:
+class CheckFinding(Shown):
     """One thing that a rule found in a run.
 
     Attributes:
@@ -75,6 +73,11 @@ class CheckFinding:
         ranks: the ranks of it.
         followed_by: the later findings that follow from it.
     """
+
+    shown = (
+        *("rule", "severity", "text", "code=said", "place", "times", "last_step", "ranks"),
+        *("causes!s", "causes_codes=causes", "evidence", "next_step", "stack", "followed_by"),
+    )
 
     rule: str
     severity: Severity
@@ -100,33 +103,20 @@ class CheckFinding:
         for finding in self.followed_by:
             yield from finding.all()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return {
-            **by_names(self, "rule", "severity", "text"),
-            "code": self.said.as_json(),
-            **by_names(self, "place", "times", "last_step", "ranks"),
-            "causes": [in_words(cause) for cause in self.causes],
-            "causes_codes": [cause.as_json() for cause in self.causes],
-            **by_names(self, "evidence", "next_step", "stack", "followed_by"),
-        }
-
 
 @dataclass(frozen=True)
-class NotChecked:
+class NotChecked(Shown):
     """A rule that could not run, or not everywhere, and why.
 
     Attributes:
         failed: whether it raised an exception: then nothing says that a run is healthy.
     """
 
+    shown = ("rule", "why!s", "code=why")
+
     rule: str
     why: Message
     failed: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        return {"rule": self.rule, "why": in_words(self.why), "code": self.why.as_json()}
 
 
 @dataclass(frozen=True)
@@ -187,10 +177,8 @@ class CheckResult:
         """Return it as plain JSON values."""
         stopped = [{n: v for n, v in by_fields(s).items() if n != "run"} for s in self.stopped]
         return {
-            "run": self.path,
-            **by_names(self, "status", "counts", "findings", "checked", "not_checked"),
-            "problems": [in_words(problem) for problem in self.problems],
-            **by_names(self, "steps", "ranks", "entries", "saves"),
+            **by_names(self, "run=path", "status", "counts", "findings", "checked"),
+            **by_names(self, "not_checked", "problems!s", "steps", "ranks", "entries", "saves"),
             **({"stopped": stopped} if stopped else {}),
         }
 

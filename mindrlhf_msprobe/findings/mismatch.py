@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, Messages, in_words
+from mindrlhf_msprobe.common.message import Message, Messages
 from mindrlhf_msprobe.errors import DIVERGED, SAME
 from mindrlhf_msprobe.findings.words import SCHEMA, Keyword, Shown, as_json, by_fields, by_names
 
@@ -194,7 +194,7 @@ class InFlight(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Weight:
+class Weight(Shown):
     """One parameter of the rollout network that is not the training network's.
 
     Attributes:
@@ -214,6 +214,11 @@ class Weight:
             where they do not.
     """
 
+    shown = (
+        *("rollout", "training", "relative", "dtypes", "since", "stale", "rounded"),
+        *("in_flight?", "lacks?", "moved?"),
+    )
+
     rollout: str
     training: tuple[str, ...]
     relative: float | None
@@ -224,12 +229,6 @@ class Weight:
     in_flight: InFlight | None = None
     lacks: tuple[str, ...] = ()
     moved: Message | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as plain JSON values."""
-        optional = {"in_flight", "lacks", "moved"}
-        shown = by_fields(self).items()
-        return {name: value for name, value in shown if value or name not in optional}
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,12 +325,10 @@ class Mismatch:
         """Return it as plain JSON values."""
         names = ("step", "rank", "rollout", "training", "status", "cause", "rows", "tokens")
         counts = ("saved_aligned", "saved", "sampled_aligned", "sampled_rows")
+        values = ("first", "explanation=said!s", "codes=said", "births", "stages")
         alone = dict(zip(("rollout", "training"), self.weights_alone))
         return {
-            **by_names(self, *names, *counts, "first"),
-            "explanation": [in_words(said) for said in self.said],
-            "codes": as_json(self.said),
-            **by_names(self, "births", "stages"),
+            **by_names(self, *names, *counts, *values),
             "weights": {
                 "compared": self.weights_compared,
                 "unknown": [*self.weights_unknown],
@@ -339,10 +336,8 @@ class Mismatch:
                 "different": as_json(self.weights),
             },
             **by_names(self, "metrics", "sampled", "experts"),
-            "not_compared": [
-                {"value": name, "why": in_words(why)} for name, why in self.not_compared
-            ],
-            "notes": [in_words(note) for note in self.notes],
+            "not_compared": [{"value": name, "why": str(why)} for name, why in self.not_compared],
+            **by_names(self, "notes!s"),
         }
 
 
@@ -418,12 +413,7 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return {
-            "exact": bool(self),
-            **self.counts,
-            "reasons": [in_words(said) for said in self.reasons],
-            **by_names(self, "places"),
-        }
+        return {"exact": bool(self), **self.counts, **by_names(self, "reasons!s", "places")}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, in_words, message
 from mindrlhf_msprobe.config import SECTION
-from mindrlhf_msprobe.findings.words import SCHEMA, TOOL, Shown, as_json
+from mindrlhf_msprobe.findings.words import SCHEMA, TOOL, Shown
 from mindrlhf_msprobe.storage.layout import WITHHELD
 
 #: Values of a difference that stand for others: see `layout.WITHHELD`.
@@ -147,7 +147,7 @@ class Weights(Shown):
 
 
 @dataclass(frozen=True)
-class Preflight:
+class Preflight(Shown):
     """What differs between two runs before any tensor: settings, versions, weights.
 
     Attributes:
@@ -155,6 +155,8 @@ class Preflight:
         weights: one for each role whose initial parameters both runs recorded.
         unknown: what could not be compared, and why.
     """
+
+    shown = ("differences", "initial_weights=weights", "unknown", "unknown_codes=not_compared")
 
     differences: tuple[Difference, ...] = ()
     weights: tuple[Weights, ...] = ()
@@ -175,12 +177,3 @@ class Preflight:
         status = "different" if self.differ else "same"
         head = {"schema": SCHEMA, "tool": TOOL, "kind": "preflight_comparison", "status": status}
         return {**head, "a": a, "b": b, **self.to_json()}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the object of verdict.json."""
-        return {
-            "differences": as_json(self.differences),
-            "initial_weights": as_json(self.weights),
-            "unknown": list(self.unknown),
-            "unknown_codes": as_json(self.not_compared),
-        }

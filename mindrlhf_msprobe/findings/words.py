@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from enum import Enum
-from typing import Any
+from functools import cache
+from operator import attrgetter
+from typing import Any, ClassVar
 
 from mindrlhf_msprobe.common.message import Message, Messages, all_in_words
 from mindrlhf_msprobe.errors import DIVERGED, SAME, UNDECIDED
@@ -137,13 +139,18 @@ class Relation(Keyword):
 
 
 class Shown:
-    """What JSON holds with all its fields, under their names."""
+    """What JSON holds.
 
+    Attributes:
+        shown: what of it, as `by_names` has it; nothing: all fields, under their names.
+    """
+
+    shown: ClassVar[tuple[str, ...]] = ()
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return by_fields(self)
+        return by_names(self, *self.shown) if self.shown else by_fields(self)
 
 
 def by_fields(found: Any) -> dict[str, Any]:
@@ -152,14 +159,31 @@ def by_fields(found: Any) -> dict[str, Any]:
 
 
 def by_names(found: Any, *names: str) -> dict[str, Any]:
-    """Return some attributes of a conclusion under their names, as JSON holds them."""
-    return {name: as_json(getattr(found, name)) for name in names}
+    """Return some attributes of a conclusion under their names, as JSON holds them.
+
+    Args:
+        names: `code=said` is called code, and shows `said`; `why!s` shows it in words;
+            `note?` stands only where there is something.
+    """
+    shown = {}
+    for name, attribute, in_words, optional in map(_parts, names):
+        value = attribute(found)
+        if value or not optional:
+            shown[name] = as_json(value, in_words=in_words)
+    return shown
 
 
-def as_json(value: Any) -> Any:
-    """Return what JSON holds of a value, and of those inside it."""
+@cache
+def _parts(name: str) -> tuple[str, Callable[[Any], Any], bool, bool]:
+    bare = name.removesuffix("?")
+    called, _, attribute = bare.removesuffix("!s").partition("=")
+    return called, attrgetter(attribute or called), bare.endswith("!s"), bare != name
+
+
+def as_json(value: Any, *, in_words: bool = False) -> Any:
+    """Return what JSON holds of a value, and of those inside it; of messages code or words."""
     if isinstance(value, Message):
-        return value.as_json()
+        return str(value) if in_words else value.as_json()
     if isinstance(value, Enum):
         return value.value
     if hasattr(value, "to_json"):
@@ -167,16 +191,10 @@ def as_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: as_json(item) for name, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [as_json(item) for item in value]
-    return number_to_json(value)
+        return [as_json(item, in_words=in_words) for item in value]
+    return str(value) if in_words else number_to_json(value)
 
 
 def words_of(messages: Messages) -> str:
     """Return what messages say, in the language that was chosen, else the locale's."""
     return all_in_words(messages) if messages else ""
-
-
-def with_codes(name: str, messages: Messages) -> dict[str, Any]:
-    """Return messages as JSON, in words and as codes; nothing without any."""
-    said = {name: list(map(str, messages)), f"{name}_codes": as_json(messages)}
-    return said if messages else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from mindrlhf_msprobe.findings import VERDICT_FILE
 from mindrlhf_msprobe.findings.accuracy import (
     Accuracy,
     AccuracyResult,
-    NotComputed,
     RankedTensor,
     ReplayedOperators,
 )
@@ -32,25 +31,27 @@ _LONGEST = 160
 
 def lines_of(found: AccuracyResult) -> Lines:
     """Return what is thought of a run."""
-    ordinary = any(one.opinion is Accuracy.ORDINARY for one in found.ranked)
-    head = say(f"accuracy.headline_{found.status.value}", path=found.path)
-    if found.status is Accuracy.UNDECIDED and ordinary:
-        head = _gaps("accuracy.headline_gaps", found)
+    of_opinion = Counter(one.opinion for one in found.ranked)
+    counts = {one.value: of_opinion[one] for one in Accuracy}
+    gaps = {
+        "judged": found.calls - found.gaps,
+        "names": ", ".join(capped(found.without_opinion, _MOST_NAMES)),
+    }
+    kind = found.status.value
+    if found.status is Accuracy.UNDECIDED and of_opinion[Accuracy.ORDINARY]:
+        kind = "gaps"
     origin = [
         line
         for one in found.origins[:1]
-        for line in (shortened(_named(one), _LONGEST), _worst(one))
+        for line in (shortened(_named(one), _LONGEST), say("accuracy.apart", one, one.worst))
     ]
-    of_opinion = Counter(one.opinion for one in found.ranked)
-    counts = {one.value: of_opinion[one] for one in Accuracy}
-    lines: list[Any] = [head, origin]
-    lines.append(say("accuracy.counts", calls=found.calls, seconds=found.seconds, **counts))
+    lines: list[Any] = [say(f"accuracy.headline_{kind}", found, **gaps), origin]
+    lines.append(say("accuracy.counts", found, **counts))
     if found.gaps and found.status is Accuracy.WRONG:
-        lines.append(_gaps("accuracy.unchecked", found))
-    ranked = capped(found.ranked, _MOST_ROWS, show=_row)
+        lines.append(say("accuracy.unchecked", found, **gaps))
+    lines += [say("accuracy.ranked"), capped(found.ranked, _MOST_ROWS, show=_row)]
     missing = sorted(found.not_computed, key=lambda one: not one.needed)
-    lines += [say("accuracy.ranked"), ranked]
-    lines += capped(missing, _MOST_REASONS, show=_not_computed)
+    lines += capped(missing, _MOST_REASONS, show=partial(say, "accuracy.not_computed"))
     if found.problems:
         lines.append(say("checks.not_read", count=len(found.problems)))
         lines.append([*map(in_words, found.problems[:_MOST_REASONS])])
@@ -63,34 +64,11 @@ def _row(one: RankedTensor) -> str:
     return f"{padded(opinion, 10)}{numbers}{shortened(_named(one), _LONGEST)}"
 
 
-def _not_computed(none: NotComputed) -> str:
-    cell = none.cell or say("accuracy.outside")
-    why = in_words(none.why)
-    return say("accuracy.not_computed", call=none.call, cell=cell, count=none.calls, why=why)
-
-
-def _gaps(code: str, found: AccuracyResult) -> str:
-    shown = ", ".join(capped(found.without_opinion, _MOST_NAMES))
-    judged = found.calls - found.gaps
-    return say(code, path=found.path, judged=judged, count=found.gaps, names=shown)
-
-
 def _named(one: RankedTensor) -> str:
     """Return the name of a tensor, with the cell around an operator."""
-    name = f"{one.call} {one.tensor}"
-    is_cell = one.call.startswith("Cell.")
-    return name if is_cell or not one.cell else say("accuracy.in_cell", name=name, cell=one.cell)
-
-
-def _worst(one: RankedTensor) -> str:
-    """Return how far a tensor is from the exact one, and where that was."""
-    worst = one.worst
-    place = {"record": worst.record, "step": one.step, "rank": one.rank}
-    place |= {"index": str([*worst.at]), "actual": worst.actual, "exact": worst.exact}
-    if worst.reason in ("shape", "not_finite", "not_equal"):
-        return say(f"accuracy.by_{worst.reason}", **place)
-    apart = {"error": worst.error, "explained": worst.explained, "precision": one.precision}
-    return say("accuracy.apart", **place, **apart)
+    if one.call.startswith("Cell.") or not one.cell:
+        return f"{one.call} {one.tensor}"
+    return say("accuracy.in_cell", one)
 
 
 _RANKED = (
@@ -149,29 +127,24 @@ _LONGEST_NOTE = 110
 def replayed_lines(table: ReplayedOperators) -> Lines:
     """Return the most suspicious operators, a line each, and how many there are of each verdict."""
     verdicts = table.verdicts
-    lines: list[Any] = [say("replay.table_title", calls=len(verdicts), path=table.run)]
-    lines.append([*_operators(table)])
+    lines: list[Any] = [say("replay.table_title", table, calls=len(verdicts))]
+    shown: list[Any] = []
+    for one in table.operators[:_MOST_SHOWN]:
+        shown.append(say("replay.row", one, verdict=say(f"replay.{one.verdict}")))
+        under = [shortened(note, _LONGEST_NOTE) for note in one.notes[:2]]
+        if one.share is not None:
+            under.insert(0, say("replay.apart", one))
+        shown.append(under)
+    if (left := len(table.operators) - _MOST_SHOWN) > 0:
+        shown.append(say("replay.more", count=left))
+    lines.append(shown)
     counts = {name: verdicts.count(name) for name in ("wrong", "ordinary", "undecided")}
     lines.append(say("replay.table_summary", **counts))
     if unjudged := verdicts.count("unjudged"):
         lines.append(say("replay.table_unjudged", count=unjudged))
     if drawn := sum(one.drawn for one in table.operators):
         lines.append(say("replay.table_drawn", drawn=drawn))
-    return [*lines, say("console.tables", file=str(table.file))]
-
-
-def _operators(table: ReplayedOperators) -> Iterator[Any]:
-    for one in table.operators[:_MOST_SHOWN]:
-        place = {"entry": one.entry, "phase": one.phase, "step": one.step, "rank": one.rank}
-        yield say("replay.row", verdict=say(f"replay.{one.verdict}"), **place)
-        under = [shortened(note, _LONGEST_NOTE) for note in one.notes[:2]]
-        if one.share is not None:
-            apart = {"value": one.value, "share": one.share, "ulp": one.ulp}
-            drawn = say("replay.drawn_row") if one.drawn else ""
-            under.insert(0, say("replay.apart", relative=one.relative, drawn=drawn, **apart))
-        yield under
-    if (left := len(table.operators) - _MOST_SHOWN) > 0:
-        yield say("replay.more", count=left)
+    return [*lines, say("console.tables", table)]
 
 
 FILE = "replay.xlsx"

@@ -13,13 +13,10 @@ from typing import Any
 from mindrlhf_msprobe.common.printable import printable_json, shortened
 from mindrlhf_msprobe.findings import VERDICT_FILE, Finding, Status
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
-from mindrlhf_msprobe.report.answer import Lines, capped
+from mindrlhf_msprobe.report.answer import Fact, Lines, capped
 from mindrlhf_msprobe.report.messages import say, text_of
 from mindrlhf_msprobe.report.sheets import (
-    OUTCOMES,
-    PLAIN,
     Column,
-    Row,
     Sheet,
     Table,
     colour_of_finding,
@@ -33,18 +30,37 @@ _LONGEST = 120
 _ALONE = (Status.ONLY_IN_A, Status.ONLY_IN_B)
 
 
+def facts_of(found: CheckpointComparison) -> list[Fact]:
+    """Return what both console and workbook show beside the parameters, once."""
+    facts = [Fact("status", row=("verdict", "status", found.status))]
+    sides = {"A (baseline)": "side_a", "B (under test)": "side_b"}.items()
+    for (item, code), path, kind in zip(sides, (found.a, found.b), found.kinds):
+        line = say(f"checkpoint.{code}", path=path, kind=kind)
+        facts.append(Fact("side", line, ("verdict", item, f"{path} ({kind})")))
+    agreeing = {"of those that agree, suspicious": found.suspicious, "elements": found.elements}
+    facts += [Fact("count", row=("counts", *one)) for one in {**found.counts, **agreeing}.items()]
+    for text in map(text_of, found.coverage):
+        line = say("checkpoint.coverage", what=text)
+        facts.append(Fact("rest", line, ("not compared", None, text)))
+    for text in map(text_of, found.remarks):
+        facts.append(Fact("rest", say("checkpoint.remark", what=text), ("note", None, text)))
+    for rule in found.rules:
+        row = ("tolerance", rule.rule, rule.records)
+        facts.append(Fact("rest", say("checkpoint.rule", rule), row))
+    return facts
+
+
 def lines_of(found: CheckpointComparison, seconds: float) -> Lines:
     """Return the answer.
 
     Args:
         seconds: how long it took.
     """
-    differing = [*found.differing]
+    differing, facts = [*found.differing], facts_of(found)
     of_status = {"compared": len(found.findings), "different": len(differing)}
     lines: list[Any] = [
         say(f"checkpoint.headline_{found.status.value}", **of_status),
-        say("checkpoint.side_a", path=found.a, kind=found.kinds[0]),
-        say("checkpoint.side_b", path=found.b, kind=found.kinds[1]),
+        *(fact.line for fact in facts if fact.about == "side"),
         *_group("differing", [f for f in differing if f.status not in _ALONE]),
     ]
     for status in _ALONE:
@@ -53,18 +69,12 @@ def lines_of(found: CheckpointComparison, seconds: float) -> Lines:
     if found.optimizer:
         agreeing = sum(1 for finding in found.optimizer if finding.status.agrees)
         lines.append(say("checkpoint.optimizer", count=len(found.optimizer), agreeing=agreeing))
-    lines += [say("checkpoint.coverage", what=text_of(said)) for said in found.coverage]
-    lines += [say("checkpoint.remark", what=text_of(said)) for said in found.remarks]
-    lines += [
-        say("checkpoint.rule", rule=rule.rule, records=rule.records, passed=rule.passed)
-        for rule in found.rules
-    ]
+    lines += [fact.line for fact in facts if fact.about == "rest"]
     if found.output_path is not None:
         tables = ", ".join(found.tables)
         lines.append(say("checkpoint.tables", output=found.output_path, tables=tables))
     counts = ", ".join(f"{n} {status}" for status, n in found.counts.items())
-    summary = {"elements": found.elements, "seconds": seconds, "counts": counts}
-    return [*lines, say("checkpoint.summary", **summary)]
+    return [*lines, say("checkpoint.summary", found, seconds=seconds, counts=counts)]
 
 
 def _group(name: str, findings: Sequence[Finding]) -> Iterator[Any]:
@@ -115,10 +125,6 @@ def _measured(name: str) -> Callable[[Finding], Any]:
     return lambda finding: None if finding.metrics is None else show(finding)
 
 
-def _different(finding: Finding) -> float | None:
-    return None if finding.metrics is None else 100 - finding.metrics.equal_percent
-
-
 _VERDICT = (Column("section", 14), Column("item", 44), Column("value", 100))
 _PARAMETERS = (
     Column("record", 60),
@@ -136,7 +142,10 @@ _PARAMETERS = (
     Column("l2_relative", 14, _measured("distance")),
     Column("max abs error", 14, _measured("metrics.max_abs_err")),
     Column("max rel error", 14, _measured("metrics.max_rel_err")),
-    Column("different_percent", 18, _different),
+    Column(
+        *("different_percent", 18),
+        lambda f: None if f.metrics is None else 100 - f.metrics.equal_percent,
+    ),
     Column("first_mismatch", 15, _measured("metrics.first_mismatch")),
     Column("norm A", 14, _measured("a.norm")),
     Column("norm B", 14, _measured("b.norm")),
@@ -164,7 +173,10 @@ def write_checkpoints(
         OutputError: the directory cannot be written, or holds a file of one of these names that no
             comparison wrote.
     """
-    sheets = [_verdict(comparison), _parameters("parameters", comparison.weights)]
+    verdict = Sheet.of_facts(
+        "verdict", _VERDICT, (one.row for one in facts_of(comparison) if one.row)
+    )
+    sheets = [verdict, _parameters("parameters", comparison.weights)]
     for name, findings in (("optimizer", comparison.optimizer), ("texts", comparison.texts)):
         sheets += [_parameters(name, findings)] if findings else []
     with staged(output) as directory:
@@ -180,21 +192,6 @@ def write_checkpoints(
         )
         write_atomic(directory / VERDICT_FILE, [dump_lines(written.to_json())])
     return written
-
-
-def _verdict(found: CheckpointComparison) -> Sheet:
-    rows: list[Row] = [(OUTCOMES[found.status], ("verdict", "status", found.status.value))]
-    told: list[tuple[str, str | None, Any]] = [
-        ("verdict", "A (baseline)", f"{found.a} ({found.kinds[0]})"),
-        ("verdict", "B (under test)", f"{found.b} ({found.kinds[1]})"),
-        *(("counts", name, n) for name, n in found.counts.items()),
-        ("counts", "of those that agree, suspicious", found.suspicious),
-        ("counts", "elements", found.elements),
-        *(("not compared", None, text_of(said)) for said in found.coverage),
-        *(("note", None, text_of(said)) for said in found.remarks),
-        *(("tolerance", rule.rule, rule.records) for rule in found.rules),
-    ]
-    return Sheet.ours("verdict", _VERDICT, rows + [(PLAIN, row) for row in told])
 
 
 def _parameters(name: str, findings: Iterable[Finding]) -> Sheet:

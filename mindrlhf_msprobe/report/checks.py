@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.common.message import in_words
-from mindrlhf_msprobe.common.printable import few_numbers, shortened, spans
+from mindrlhf_msprobe.common.printable import shortened, spans
 from mindrlhf_msprobe.findings.health import (
     CheckFinding,
     CheckResult,
@@ -55,6 +55,7 @@ _MOST_CAUSES = 4
 _MOST_STOPS = 4
 _MOST_LINES = 12  # of what was not checked, and of problems
 _LONGEST = 200  # characters of one value
+_WHERE = ("step", "rank", "phase")  # of evidence, as far as it is not that of its finding
 _TONES: dict[str, str] = {
     **{Health.HEALTHY: "good", Health.UNHEALTHY: "bad", Health.NOT_CHECKED: "unknown"},
     **{Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.NOTE: "good"},
@@ -72,8 +73,26 @@ def lines_of(
     """
     lines: list[Any] = []
     for run in results.runs:
-        of_run = _run(run, not_checked=not_checked)
-        lines += ["", *of_run] if lines else of_run
+        lines += [""] if lines else []
+        stops = [stopped_at(stop, stop.ranks) for stop in run.stopped[:_MOST_STOPS]]
+        stopped = [say("checks.stopped", stopped=stop) for stop in stops]
+        lines += [run_headline(run), stopped, *_findings(run.findings)]
+        if (left := len(run.findings) - _MOST_FINDINGS) > 0:
+            lines.append([say("console.more", count=left)])
+        if run.problems:
+            lines.append(say("checks.not_read", count=len(run.problems)))
+            lines.append(capped(map(in_words, run.problems), _MOST_LINES))
+        if line := not_checked_in_one_line(run.not_checked):
+            lines.append(line if not_checked else say("checks.lists_them", line=line))
+        whys: dict[str, list[str]] = {}
+        for one in run.not_checked:
+            if not_checked or one.failed:
+                whys.setdefault(in_words(one.why), []).append(one.rule)
+        for why, rules in whys.items():
+            named = ", ".join(filter(None, rules))  # without a name it is of all rules
+            both = named and why
+            lines.append([say("unread.at", path=named, why=why) if both else named or why])
+        lines.append(say("checks.scope", run))
     if seconds is not None:
         lines.append(say("checks.took", runs=len(results.runs), seconds=seconds))
     return lines
@@ -81,29 +100,18 @@ def lines_of(
 
 def place_in_words(place: Place) -> str:
     """Return where something is: step, rank, phase, micro-step."""
-    said = [say("console.of_step", step=place.step)]
-    if place.rank is not None:
-        said.append(say("console.of_rank", rank=place.rank))
-    if place.phase is not None:
-        said.append(place.phase)
-    if place.micro_step:
-        said.append(say("checks.at_micro_step", micro_step=place.micro_step))
-    return say("checks.comma").join(said)
+    return say("checks.place", place, name="")
 
 
 def again(finding: CheckFinding) -> str:
     """Return how often the same was found, and on which ranks; "" if once."""
-    if finding.times < 2:
-        return ""
-    ranks = few_numbers(finding.ranks) if len(finding.ranks) > 1 else ""
-    return say("checks.again", times=finding.times, last=finding.last_step, ranks=ranks)
+    return say("checks.again", finding)
 
 
 def run_headline(run: CheckResult) -> str:
     """Return whether a run is healthy, in one line."""
-    if run.status is Health.NOT_CHECKED and run.failed:
-        return say("checks.run_failed", path=run.path, rules=", ".join(run.failed))
-    return say(f"checks.run_{run.status.value}", path=run.path, **run.counts)
+    failed = run.status is Health.NOT_CHECKED and run.failed
+    return say(f"checks.run_{'failed' if failed else run.status.value}", run, **run.counts)
 
 
 def not_checked_in_one_line(not_checked: Iterable[NotChecked]) -> str:
@@ -142,45 +150,14 @@ def head_of(run: CheckResult) -> Head:
 
 def link_of(place: Place) -> dict[str, Any]:
     """Return where a page shows a place of a check."""
-    link = {
-        "view": "course" if place.entry is None and place.key is None else "where",
-        **{"step": place.step, "rank": place.rank, "phase": place.phase, "entry": place.entry},
-        **{"record": place.record, "key": place.key, "micro_step": place.micro_step},
-    }
-    return {name: value for name, value in link.items() if value is not None}
-
-
-def _run(run: CheckResult, *, not_checked: bool) -> Lines:
-    stopped = [
-        say("checks.stopped", stopped=stopped_at(stop, stop.ranks))
-        for stop in run.stopped[:_MOST_STOPS]
-    ]
-    lines: list[Any] = [run_headline(run), stopped, *_findings(run.findings)]
-    if (left := len(run.findings) - _MOST_FINDINGS) > 0:
-        lines.append([say("console.more", count=left)])
-    if run.problems:
-        lines.append(say("checks.not_read", count=len(run.problems)))
-        lines.append(capped(map(in_words, run.problems), _MOST_LINES))
-    if line := not_checked_in_one_line(run.not_checked):
-        lines.append(line if not_checked else say("checks.lists_them", line=line))
-    whys: dict[str, list[str]] = {}
-    for one in run.not_checked:
-        if not_checked or one.failed:
-            whys.setdefault(in_words(one.why), []).append(one.rule)
-    for why, rules in whys.items():
-        named = ", ".join(filter(None, rules))  # without a name it is of all rules
-        both = named and why
-        lines.append([say("unread.at", path=named, why=why) if both else named or why])
-    counts = {"entries": run.entries, "saves": run.saves, "ranks": run.ranks}
-    scope = say("checks.scope", rules=len(run.checked), steps=run.steps, **counts)
-    return [*lines, scope]
+    view = "course" if place.entry is None and place.key is None else "where"
+    return {"view": view, **place.to_json()}
 
 
 def _findings(findings: Sequence[CheckFinding]) -> Iterator[Any]:
     """Yield the lines of the first findings, and those of each under it."""
     for finding in findings[:_MOST_FINDINGS]:
-        severity = say(f"checks.severity_{finding.severity.value}")
-        yield f"{severity}  {place_in_words(finding.place)}  [{finding.rule}]"
+        yield say("checks.finding", finding, place=place_in_words(finding.place))
         yield _finding(finding)
 
 
@@ -218,15 +195,9 @@ def _noted(one: Evidence) -> str:
 
 def _named(one: Evidence, finding: CheckFinding) -> str:
     """Return where a piece of evidence is, as far as it is not where its finding is."""
-    own, other = finding.place, one.place
-    where = []
-    if other.step != own.step:
-        where.append(say("console.of_step", step=other.step))
-    if other.rank is not None and other.rank != own.rank:
-        where.append(say("console.of_rank", rank=other.rank))
-    if other.phase is not None and other.phase != own.phase:
-        where.append(other.phase)
-    return say("checks.comma").join([*where, other.name])
+    both = {at: (getattr(finding.place, at), getattr(one.place, at)) for at in _WHERE}
+    apart = {at: None if own == other else other for at, (own, other) in both.items()}
+    return say("checks.place", **apart, micro_step=None, name=one.place.name)
 
 
 def _values(evidence: Evidence) -> str:

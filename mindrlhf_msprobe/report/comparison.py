@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from mindrlhf_msprobe.report.answer import (
     capped,
     texts,
 )
-from mindrlhf_msprobe.report.messages import paragraph, say, texts_of
+from mindrlhf_msprobe.report.messages import paragraph, say
 from mindrlhf_msprobe.report.preflight import check_lines, merged, preflight_lines
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
 from mindrlhf_msprobe.storage.records import direction_of
@@ -93,9 +94,15 @@ def facts_of(comparison: Comparison, *, table: bool = False) -> list[Fact]:
         link = {"view": "where"} | {k: v for k, v in place.items() if v is not None}
         facts.append(Fact("suspicious", at.text, link=link))
     if comparison.earlier is not None:
-        line = _earlier(comparison)
-        facts.append(Fact("earlier", line, ("earlier", comparison.earlier[1].value, line)))
-    return facts + [Fact("chosen", line, ("chosen", None, line)) for line in _chosen(comparison)]
+        earlier, relation = comparison.earlier
+        named = {"named": str(earlier.entry or earlier.record)}
+        all_cells = bool(earlier.all_cells and earlier.entry)
+        line = say("console.earlier", earlier, relation=relation, **named, all_cells=all_cells)
+        facts.append(Fact("earlier", line, ("earlier", relation.value, line)))
+    if comparison.chosen is not None:  # which records were compared, and what that leaves out
+        said = (say(f"console.{one}", comparison.chosen) for one in ("compared_only", "left_out"))
+        facts += [Fact("chosen", line, ("chosen", None, line)) for line in said if line]
+    return facts
 
 
 def _of_divergence(first: Divergence) -> Iterator[Fact]:
@@ -193,41 +200,22 @@ def head_of(comparison: Comparison) -> Head:
     )
 
 
-def by_subject(facts: Iterable[Fact]) -> dict[str, list[str]]:
-    """Return the lines of each subject; [] of one of which nothing is said."""
-    lines: dict[str, list[str]] = defaultdict(list)
-    for fact in facts:
-        if fact.line:
-            lines[fact.about].append(fact.line)
-    return lines
-
-
 def occasion_in_words(first: Divergence) -> str:
     """Return where two runs first differ: step, phase, rank, and which time in the step it is."""
     occasion = first.occasion
-    several = occasion.times > 1
-    return say(
-        "console.place",
-        step=first.step,
-        phase=first.phase,
-        rank=first.rank,
-        micro_step=occasion.number if several and first.key is not None else None,
-        call=occasion.number + 1 if several and first.key is None else None,
-    )
+    times: dict[str, int | None] = {"micro_step": None, "call": None}
+    if occasion.times > 1 and first.key is not None:
+        times["micro_step"] = occasion.number
+    elif occasion.times > 1:
+        times["call"] = occasion.number + 1
+    return say("console.place", first, **times)
 
 
 def origin_in_words(first: Divergence) -> str:
     """Return what is to blame: an entry, or a key; of an operator where it was called, too."""
     if not first.operator or first.entry is None:
         return first.entry or first.record
-    return say(
-        "console.operator",
-        entry=first.entry,
-        operator=first.operator,
-        cell=first.cell,
-        line=first.line,
-        backward=direction_of(first.entry) == "backward",
-    )
+    return say("console.operator", first, backward=direction_of(first.entry) == "backward")
 
 
 def _ranks(verdict: Verdict) -> list[str]:
@@ -251,53 +239,12 @@ def stopped_at(stop: Stopped | Stop, ranks: Sequence[int]) -> str:
     """Return where a run stopped, as the rest of a sentence that begins with the run."""
     text = str(STAND_INS.get(stop.text, " ".join(stop.text.split())))
     error = ": ".join(part for part in (stop.error, text) if part)
-    at = {"step": stop.step, "phase": stop.phase, "ranks": ranks}
-    return say("console.stopped", state=stop.state, error=error, **at)
+    return say("console.stopped", stop, error=error, ranks=ranks)
 
 
 def before(first: Divergence) -> str:
     """Return what agreed before the first divergence, "" if nothing was compared before it."""
-    return say(
-        "console.before",
-        records=first.agreed_before,
-        phases=first.agreed_phases,
-        steps=first.agreed_steps,
-        step=first.step,
-    )
-
-
-def _earlier(comparison: Comparison) -> str:
-    """Return how the answer compares to that of an earlier comparison."""
-    assert comparison.earlier is not None
-    earlier, relation = comparison.earlier
-    return say(
-        "console.earlier",
-        path=earlier.path,
-        relation=relation.value,
-        status=str(earlier.status),
-        named=str(earlier.entry or earlier.record),
-        step=earlier.step,
-        phase=earlier.phase,
-        all_cells=bool(earlier.all_cells and earlier.entry),
-        agreed=earlier.agreed_before or 0,
-    )
-
-
-def _chosen(comparison: Comparison) -> list[str]:
-    """Return which records of the runs were compared, and what was left out by that, in lines."""
-    chosen = comparison.chosen
-    if chosen is None:
-        return []
-    wanted = ("steps", "keys", "include", "exclude", "common", "first_only")
-    only = {name: getattr(chosen, name) for name in wanted}
-    left_out = {
-        "steps": chosen.steps_left_out,
-        "cells": bool(chosen.keys),
-        "keys": chosen.keys_left_out,
-        "steps_after": chosen.steps_after,
-    }
-    said = (("console.compared_only", only), ("console.left_out", left_out))
-    return [say(code, **params) for code, params in said if any(params.values())]
+    return say("console.before", first)
 
 
 def size_of_next(first: Divergence, one_run: bool) -> str:
@@ -375,7 +322,10 @@ def lines_of(comparison: Comparison, seconds: float | None = None, replay: str =
     """Return the whole answer; see `render`."""
     verdict, first = comparison.verdict, comparison.verdict.first_divergence
     more = say("console.in_summary") if comparison.tables else ""
-    told = by_subject(facts_of(comparison))
+    told: dict[str, list[str]] = defaultdict(list)
+    for fact in facts_of(comparison):
+        if fact.line:
+            told[fact.about].append(fact.line)
     preflight = preflight_lines(comparison.preflight, more)
     lines: list[Any] = [*told["stops"], *preflight, *headline(verdict)]
     if first is not None:
@@ -404,16 +354,10 @@ def lines_of(comparison: Comparison, seconds: float | None = None, replay: str =
     lines += [line[0].upper() + line[1:] for line in told["chosen"]]
     lines += [line for about, found in told.items() if about not in _PLACED for line in found]
     if comparison.rules:
-        uses = (
-            say("console.rule_use", rule=use.rule, records=use.records, passed=use.passed)
-            for use in comparison.rules
-        )
-        rules = "; ".join(capped(uses, _RULES, where=more))
+        rule_use = partial(say, "console.rule_use")
+        rules = "; ".join(capped(comparison.rules, _RULES, where=more, show=rule_use))
         lines.append(say("console.tolerance", rules=rules))
-    gaps = [
-        say("console.gap", records=gap.records, only_in=gap.only_in, reason=gap.reason)
-        for gap in verdict.coverage
-    ]
+    gaps = [say("console.gap", gap) for gap in verdict.coverage]
     for code, found in (
         ("console.note", comparison.notes),
         ("console.not_compared", (*gaps, *map(str, merged(comparison.preflight.not_compared)))),
@@ -423,43 +367,37 @@ def lines_of(comparison: Comparison, seconds: float | None = None, replay: str =
     if comparison.run_a != comparison.run_b:
         lines.append(say("console.sides", a=comparison.run_a, b=comparison.run_b))
     if comparison.output_path is not None:
-        lines += _files(comparison, Path(comparison.output_path))
-    summary = say(
-        "console.summary",
-        scope=_scope(verdict),
-        compared=verdict.compared,
-        seconds=seconds,
-        counts=[f"{n} {status}" for status, n in verdict.counts.items() if n],
-    )
-    return [*lines, summary]
+        output, tables = Path(comparison.output_path), comparison.tables
+        if tables:
+            lines.append(say("console.tables", file=output / tables[0], more=len(tables) - 1))
+        lines.append(say("console.machine_readable", file=output / comparison.verdict_file))
+    counts = [f"{n} {status}" for status, n in verdict.counts.items() if n]
+    scope = _scope(verdict)
+    return [*lines, say("console.summary", verdict, scope=scope, seconds=seconds, counts=counts)]
 
 
 def headline(verdict: Verdict) -> Lines:
     """Return what a comparison concludes: a line, and more where something was not read."""
-    scope, non_finite = _scope(verdict), _non_finite(verdict)
-    known = {"compared": verdict.compared, "scope": scope}
-    if verdict.status is Outcome.IDENTICAL:
-        return [Headline(say("console.identical", **known, non_finite=non_finite))]
-    if verdict.status is Outcome.WITHIN_TOLERANCE:
-        close = verdict.counts["within_tolerance"]
-        return [
-            Headline(say("console.within_tolerance", **known, close=close, non_finite=non_finite))
-        ]
-    if verdict.unread:
-        unread = capped(verdict.unread, _LINES)
-        return [Headline(say("console.unread", **known)), unread, say("console.restore")]
-    if verdict.status is Outcome.INCOMPARABLE:
-        return [Headline(say("console.incomparable"))]
-    first = verdict.first_divergence
-    assert first is not None
-    return [Headline(say("console.diverged", place=occasion_in_words(first)))]
+    kind, first = verdict.status.value, verdict.first_divergence
+    if verdict.unread and verdict.status in (Outcome.DIVERGED, Outcome.INCOMPARABLE):
+        kind = "unread"
+    known = {
+        "scope": _scope(verdict),
+        "non_finite": _non_finite(verdict),
+        "close": verdict.counts.get("within_tolerance", 0),
+        "place": "" if first is None else occasion_in_words(first),
+    }
+    line = Headline(say(f"console.{kind}", verdict, **known))
+    if kind != "unread":
+        return [line]
+    return [line, capped(verdict.unread, _LINES), say("console.restore")]
 
 
 def _non_finite(verdict: Verdict) -> str:
     """Say how many of the records that agree are NaN or infinite on both sides, and the first."""
     found = verdict.non_finite
     several = verdict.compared > 1
-    return say("console.non_finite", several=several, **vars(found)) if found.records else ""
+    return say("console.non_finite", found, several=several) if found.records else ""
 
 
 def _look_closer(comparison: Comparison, first: Divergence) -> Lines:
@@ -495,7 +433,8 @@ def _spread(verdict: Verdict) -> Iterator[str]:
         zero=any(place.zero for place in places),
     )
     chains: list[tuple[str, list[Spread], Callable[[Spread], str]]] = []
-    chains += [(str(origin), inside, _layer)] if inside else []
+    if inside:
+        chains.append((str(origin), inside, lambda layer: _place(layer, records=not _size(layer))))
     if after:
         chains.append((say("console.of_step", step=first.step), after, _place))
     for where, found, show in chains:
@@ -504,19 +443,10 @@ def _spread(verdict: Verdict) -> Iterator[str]:
         key = ""
 
 
-def _layer(layer: Spread) -> str:
-    return _place(layer, records=not _size(layer))
-
-
 def _place(place: Spread, *, records: bool = True) -> str:
-    within: list[Message] = []
-    if records and place.compared > 1:
-        differ = {"different": place.different, "compared": place.compared}
-        within.append(message("console.records_differ", **differ))
-    if place.non_finite is not None:
-        within.append(message("console.not_finite", **vars(place.non_finite)))
-    named = f"{place.place}{_size(place)}"
-    return say("console.spread", place=named, within=texts_of(within)) if within else named
+    not_finite = "" if place.non_finite is None else say("console.not_finite", place.non_finite)
+    counted = records and place.compared > 1
+    return say("console.spread", place, size=_size(place), records=counted, not_finite=not_finite)
 
 
 def _size(place: Spread) -> str:
@@ -527,15 +457,6 @@ def _size(place: Spread) -> str:
     if place.factor is None:
         return error
     return f"{error} ×{place.factor:.2g}" if place.factor < 100 else f"{error} ×{place.factor:.0f}"
-
-
-def _files(comparison: Comparison, output: Path) -> Iterator[str]:
-    if comparison.tables:
-        first, *others = comparison.tables
-        code = "console.tables_and_more" if others else "console.tables"
-        known = {"more": len(others)} if others else {}
-        yield say(code, file=str(output / first), **known)
-    yield say("console.machine_readable", file=str(output / comparison.verdict_file))
 
 
 def settings_in_one_line(settings: Mapping[str, Any]) -> str:
@@ -557,5 +478,4 @@ def _yaml(value: Any) -> str:
 
 
 def _scope(verdict: Verdict) -> str:
-    counts = {"steps": verdict.steps, "ranks": verdict.ranks, "phases": len(verdict.phases)}
-    return say("console.scope", **counts)
+    return say("console.scope", verdict, phases=len(verdict.phases))

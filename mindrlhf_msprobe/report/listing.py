@@ -53,8 +53,7 @@ def render_holdings(
         )
         for holding in holdings
     ]
-    whole = size(sum(holding.size for holding in holdings))
-    state = say("listing.states", state=state)
+    whole = sum(holding.size for holding in holdings)
     return [
         say("listing.of_run", path=str(path), state=state, size=whole),
         Rows(header("run"), rows),
@@ -75,7 +74,7 @@ def render_summary(run: Run, rank: int) -> Lines:
     steps = sorted(step for step, of in run.places if of == rank) if directories else []
     if not steps:
         return [say("listing.holds_nothing", **at), lost or [say("listing.nothing_came")]]
-    written = size(file_sizes(directories)[1])
+    written = file_sizes(directories)[1]
     names = {"listing.holds_layers": layers, "listing.holds_keys": data}
     held = {code: [name for name, there in of.items() if there] for code, of in names.items()}
     under = [
@@ -88,7 +87,7 @@ def render_summary(run: Run, rank: int) -> Lines:
         *lost,
         say("listing.next", path=shlex.quote(str(run.path))),
     ]
-    return [say("listing.holds", steps=spans(steps), size=written, **at), under]
+    return [say("listing.holds", steps=steps, size=written, **at), under]
 
 
 def render_left_out(directories: Sequence[Path]) -> list[str]:
@@ -102,10 +101,7 @@ def render_left_out(directories: Sequence[Path]) -> list[str]:
 
 def render_stops(stops: Sequence[Stop]) -> list[str]:
     """Return a line for each rank that did not finish: where it stopped, and of what."""
-    return [
-        say("listing.rank_stopped", rank=stop.rank, stopped=stopped_at(stop, (0,)))
-        for stop in stops
-    ]
+    return [say("listing.rank_stopped", stop, stopped=stopped_at(stop, (0,))) for stop in stops]
 
 
 def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> Lines:
@@ -334,18 +330,9 @@ def render_estimate(found: Estimate) -> Lines:
         (_account(p.phase), str(p.rank), str(p.tensors), str(p.distinct), size(p.size))
         for p in found.phases
     ]
-    estimated = say(
-        "listing.estimated",
-        step_size=size(found.step_size),
-        steps=found.steps,
-        ranks=found.ranks,
-        total=size(found.total),
-        free=size(found.free),
-        path=str(found.path),
-    )
     return [
         Rows(header("estimate"), rows),
-        estimated,
+        say("listing.estimated", found),
         *([] if found.fits else [say("listing.does_not_fit")]),
         *(say("listing.not_certain", remark=remark) for remark in found.remarks),
     ]
@@ -355,14 +342,7 @@ def render_code(found: Sequence[FoundCode]) -> Lines:
     """Return where an entry was called, with the lines around where they are at hand."""
     lines: list[Any] = []
     for one in found:
-        where = say(
-            "listing.code_of",
-            entry=one.entry,
-            cell=one.cell,
-            phases=", ".join(one.phases),
-            steps=spans(list(one.steps)),
-            ranks=spans(list(one.ranks)),
-        )
+        where = say("listing.code_of", one)
         lines += [where, [_in_words(line, text=False) for line in one.callers[:1]]]
         callers = one.callers[1 : _CALLERS + 1]
         called = [say("listing.code_caller", line=_in_words(line)) for line in callers]
@@ -376,9 +356,9 @@ def called_from(found: Sequence[FoundCode]) -> list[str]:
     for one in found:
         if one.callers:
             line = _in_words(one.callers[0])
-            lines.append(say("listing.code_called", line=line, cell=one.cell))
+            lines.append(say("listing.code_called", one, line=line))
         elif one.cell is not None:
-            lines.append(say("listing.code_inside", cell=one.cell))
+            lines.append(say("listing.code_inside", one))
         lines += _attributes(one)
     return list(dict.fromkeys(lines))
 
@@ -420,27 +400,22 @@ def render_generation(files: Iterable[RunFile], rank: int | None = None) -> Line
     """
     chosen = [file for file in files if rank is None or file.rank in (None, rank)]
     lines: list[Any] = []
-    for (head, inner), ranks in _blocks(chosen).items():
+    blocks: dict[tuple[str, tuple[str, ...]], list[int | None]] = {}  # head and lines → ranks
+    for file in chosen:
+        for part in (file, *file.attempts):
+            for phase, found in part.generation.items():
+                if found.step is not None:
+                    head = say("listing.generation", found, phase=phase)
+                    blocks.setdefault((head, tuple(_settings(found))), []).append(file.rank)
+    for file in chosen:
+        if states := _states(file):
+            blocks.setdefault((states, ()), []).append(file.rank)
+    for (head, inner), ranks in blocks.items():
         numbers = sorted({number for number in ranks if number is not None})
         some = numbers and len(numbers) < len(chosen)
         whose = say("listing.of_ranks", ranks=spans(numbers)) if some else ""
         lines += [say("listing.block", head=head + whose) if inner else head + whose, [*inner]]
     return lines
-
-
-def _blocks(chosen: list[RunFile]) -> dict[tuple[str, tuple[str, ...]], list[int | None]]:
-    """Return a head and the lines below it → the ranks of which they are."""
-    blocks: dict[tuple[str, tuple[str, ...]], list[int | None]] = {}
-    parts = [(file.rank, part) for file in chosen for part in (file, *file.attempts)]
-    for own, part in parts:
-        for phase, found in part.generation.items():
-            if found.step is not None:
-                head = say("listing.generation", phase=phase, step=found.step)
-                blocks.setdefault((head, tuple(_settings(found))), []).append(own)
-    for file in chosen:
-        if states := _states(file):
-            blocks.setdefault((states, ()), []).append(file.rank)
-    return blocks
 
 
 def _settings(found: Generation) -> list[str]:

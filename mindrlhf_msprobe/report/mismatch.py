@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,7 +53,7 @@ def lines_of(found: Mismatches) -> Lines:
     head, *more = _one(shown, found.status)
     lines.append(head)
     if found and len(found.found) > 1 and _apart(shown):
-        lines.append(say("mismatch.shown_step", step=shown.step, rank=shown.rank))
+        lines.append(say("mismatch.shown_step", shown))
     lines += more
     of_step = [one for one in found.found if one.step == shown.step]
     if len(of_step) > 1:
@@ -73,24 +74,12 @@ def _certificate(proof: Certificate) -> Iterator[Any]:
     yield [say("mismatch.exact_counts", **proof.counts)]
     lacking = [place for place in proof.places if not place]
     if len(proof.places) > 1 or any(place.missing for place in lacking):
-        places = []
-        for place in lacking:
-            at = {"step": place.step, "rank": place.rank}
-            if place.missing:
-                missing = ", ".join(place.missing)
-                places.append(say("mismatch.exact_lacks", phases=missing, **at))
-            else:
-                counts = say("mismatch.exact_counts", **place.counts)
-                places.append(say("mismatch.exact_place", counts=counts, **at))
-        yield capped(places, _MOST_RANKS)
+        yield capped(lacking, _MOST_RANKS, show=partial(say, "mismatch.exact_place"))
     yield capped(map(in_words, proof.reasons), _MOST_NOTES)
 
 
 def _rank(one: Mismatch) -> str:
-    name = "" if one.first is None else shortened(one.first.name, _LONGEST)
-    cause = "" if one.cause is None else one.cause.value
-    values = {"status": one.status.value, "name": name, "cause": cause}
-    return say("mismatch.of_rank", rank=one.rank, **values)
+    return say("mismatch.of_rank", one, name="" if one.first is None else one.first.name)
 
 
 def _apart(one: Mismatch) -> float:
@@ -100,9 +89,7 @@ def _apart(one: Mismatch) -> float:
 
 def headline(one: Mismatch, status: Agreement) -> str:
     """Return whether both phases agree, in one line."""
-    place = {"step": one.step, "rank": one.rank}
-    phases = {"rollout": one.rollout, "training": one.training}
-    return say(f"mismatch.headline_{status.value}", **phases, **place)
+    return say(f"mismatch.headline_{status.value}", one)
 
 
 TONES = {
@@ -131,31 +118,20 @@ def head_of(found: Mismatches) -> Head:
 def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
     yield headline(one, status)
     under = [] if one.first is None else [shortened(one.first.name, _LONGEST)]
-    under += [] if one.cause is None else [say("mismatch.cause", cause=one.cause.value)]
+    under += [] if one.cause is None else [say("mismatch.cause", one)]
     under += map(in_words, one.said)
     under += [] if one.first is None else how_far(one.first)
     if one.cause is Cause.SAMPLING:
-        for token in one.sampled[:1]:
-            values = {"rollout": token.rollout, "training": token.training, "id": token.id}
-            place = {"row": token.row, "place": token.place}
-            under.append(say("mismatch.worst_sampled", **place, **values))
+        under += [say("mismatch.worst_sampled", token) for token in one.sampled[:1]]
     yield under
     if births := [stage for stage in one.births if stage is not one.first]:
         yield say("mismatch.births")
-        shown = []
-        for of in births:
-            how = {"apart": of.apart, "entered": of.entered}
-            shown.append(say("mismatch.birth", name=shortened(of.name, _LONGEST), **how))
-        yield capped(shown, _MOST_BEGINNINGS)
+        yield capped(births, _MOST_BEGINNINGS, show=partial(say, "mismatch.birth"))
     yield from _growth(one)
     if one.experts:
-        apart = [
-            say("mismatch.of_router", **{**of.counts, "cell": shortened(of.cell, _LONGEST)})
-            for of in one.experts
-            if of.others
-        ]
+        apart = [of for of in one.experts if of.others]
         yield say("mismatch.routers", routers=len(one.experts), apart=len(apart))
-        yield capped(apart, _MOST_LAYERS)
+        yield capped(apart, _MOST_LAYERS, show=partial(say, "mismatch.of_router"))
     yield from _weights(one)
     names = [name for name in _METRICS if f"rollout_corr/{name}" in one.metrics]
     if names:
@@ -166,20 +142,15 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
     notes = (say("mismatch.note", note=in_words(note)) for note in one.notes)
     yield from capped(notes, _MOST_NOTES)
     if one.tokens:
-        counts = {"rows": one.rows, "tokens": one.tokens}
         compared, left = len(one.stages), len(one.not_compared)
-        yield say("mismatch.scope", values=compared, left=left, **counts)
+        yield say("mismatch.scope", one, values=compared, left=left)
 
 
 def how_far(stage: Stage) -> Iterator[str]:
     """Yield how far a value is apart in both phases, and the token where it is furthest."""
-    values = {"apart": stage.apart, "most": stage.most}
-    values |= {"entered": stage.entered, "allowed": stage.allowed}
-    yield say("mismatch.apart", **values)
+    yield say("mismatch.apart", stage)
     for token in stage.worst[:1]:
-        text = say("mismatch.text", text=token.text) if token.text else ""
-        place = {"sample": token.sample, "position": token.position, "id": token.id}
-        yield say("mismatch.worst", role=say(f"mismatch.role_{token.role}"), text=text, **place)
+        yield say("mismatch.worst", token)
 
 
 def _growth(one: Mismatch) -> Iterator[Any]:
@@ -205,8 +176,7 @@ def _growth(one: Mismatch) -> Iterator[Any]:
 
 def _weights(one: Mismatch) -> Iterator[str]:
     if one.weights:
-        counts = {"different": len(one.weights), "compared": one.weights_compared}
-        yield say("mismatch.weights_differ", **counts)
+        yield say("mismatch.weights_differ", one)
     elif one.weights_compared > len(one.weights_unknown):
         agreeing = one.weights_compared - len(one.weights_unknown)
         of = one.weights_compared + len(one.weights_alone[0])
@@ -214,8 +184,7 @@ def _weights(one: Mismatch) -> Iterator[str]:
         yield say(f"mismatch.{code}", compared=agreeing, of=of)
     if one.weights_unknown:
         more = ["…"] if len(one.weights_unknown) > 2 else []
-        names = ", ".join([*one.weights_unknown[:2], *more])
-        yield say("mismatch.weights_unknown", count=len(one.weights_unknown), names=names)
+        yield say("mismatch.weights_unknown", one, names=[*one.weights_unknown[:2], *more])
     if any(one.weights_alone):
         rollout, training = one.weights_alone
         yield say("mismatch.weights_alone", rollout=rollout, training=training)

@@ -99,13 +99,7 @@ def check_lines(checks: Sequence[CheckFirst]) -> list[str]:
 
 def weights_of(weights: Weights) -> str:
     """Return how many of a role's initial parameters differ, without their names."""
-    return say(
-        "console.weights",
-        compared=weights.compared,
-        different=len(weights.different),
-        only_in_a=len(weights.only_in_a),
-        only_in_b=len(weights.only_in_b),
-    )
+    return say("console.weights", weights)
 
 
 def weights_line(weights: Weights, most: int = 3, more: str = ", …") -> str:

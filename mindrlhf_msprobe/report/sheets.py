@@ -18,7 +18,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.language import language
-from mindrlhf_msprobe.findings import Finding, Outcome, Status
+from mindrlhf_msprobe.findings import Finding, Keyword, Outcome, Status
 from mindrlhf_msprobe.report.messages import texts_in
 from mindrlhf_msprobe.storage.layout import file_name
 
@@ -86,20 +86,27 @@ class Sheet:
     Attributes:
         rows: returns all rows, each time from the first.
         count: how many there are.
-        widths: of the columns, in characters.
-        wrapped: the columns whose texts are wrapped.
         frozen: how many columns stay in sight when the others are moved.
         stem: what a CSV file of it is called, in any language; "": as the sheet.
+        wraps: whether the texts of wide columns are wrapped.
     """
 
     name: str
-    header: tuple[str, ...]
+    columns: Sequence[Column]
     rows: Callable[[], Iterable[Row]]
     count: int
-    widths: tuple[int, ...]
-    wrapped: frozenset[int] = frozenset()
     frozen: int = 0
     stem: str = ""
+    wraps: bool = True
+
+    @property
+    def header(self) -> list[str]:
+        """What the columns are called."""
+        return [column.header for column in self.columns]
+
+    def is_wrapped(self, column: Column) -> bool:
+        """Return whether the texts of a column are wrapped."""
+        return self.wraps and column.width >= _WIDE
 
     @classmethod
     def of_items(
@@ -113,6 +120,28 @@ class Sheet:
         shown = [column.show for column in columns]
         rows = [(colour(item), [show(item) for show in shown]) for item in items]
         return cls.ours(name, columns, rows)
+
+    @classmethod
+    def of_facts(
+        cls,
+        name: str,
+        columns: Sequence[Column],
+        facts: Iterable[tuple[str, Any, Any]],
+        more: Sequence[Row] = (),
+    ) -> Sheet:
+        """Return a sheet of the rows of facts: section, item, value; those of keywords in colour.
+
+        Args:
+            more: rows that stand below.
+        """
+        rows: list[Row] = []
+        for section, item, value in facts:
+            of = value if isinstance(value, Outcome) else item
+            colour = OUTCOMES[of] if isinstance(of, Outcome) else PLAIN
+            colour = colour_of(of) if isinstance(of, Status) else colour
+            shown = (one.value if isinstance(one, Keyword) else one for one in (item, value))
+            rows.append((colour, (section, *shown)))
+        return cls.ours(name, columns, [*rows, *more])
 
     @classmethod
     def ours(cls, name: str, columns: Sequence[Column], rows: Sequence[Row]) -> Sheet:
@@ -130,17 +159,10 @@ class Sheet:
 
     @classmethod
     def from_rows(cls, name: str, columns: Sequence[Column], rows: Sequence[Row]) -> Sheet:
-        """Return a sheet of rows at hand, filled up to the columns; wide columns are wrapped."""
+        """Return a sheet of rows at hand, filled up to the columns."""
         width = len(columns)
         full = [(colour, (*values, *[None] * (width - len(values)))) for colour, values in rows]
-        return cls(
-            name=name,
-            header=tuple(column.header for column in columns),
-            rows=lambda: full,
-            count=len(rows),
-            widths=tuple(column.width for column in columns),
-            wrapped=frozenset(i for i, column in enumerate(columns) if column.width >= _WIDE),
-        )
+        return cls(name, columns, lambda: full, len(rows))
 
     def part(self, start: int, stop: int) -> Sheet:
         """Return the sheet with the rows from `start` to before `stop` only."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -81,6 +82,9 @@ def stamped(output: Path) -> Iterator[tuple[Path, str]]:
     time, so that nothing is replaced. Of two processes, or of two calls in one second, each has a
     time of its own: the next second that is free. On any exception nothing is added.
 
+    Only one process can make the directory. Its owner looks for files with that time after it has
+    made it: whoever had the time before has put all files in their places by then.
+
     Raises:
         OutputError: the directory cannot be written.
     """
@@ -88,7 +92,14 @@ def stamped(output: Path) -> Iterator[tuple[Path, str]]:
         refuse_inside(output)
         output.mkdir(parents=True, exist_ok=True)
         _remove_stale(output)
-        directory, stamp = _claimed(output)
+        for at in itertools.count(int(time.time())):
+            stamp = time.strftime(_STAMP, time.localtime(at))
+            directory = output / f"{_CLAIM}.{stamp}"
+            with contextlib.suppress(FileExistsError):
+                directory.mkdir()
+                if not any(stamp in name for name in os.listdir(output) if name != directory.name):
+                    break
+                directory.rmdir()
         try:
             yield directory, stamp
             names = sorted(path.name for path in directory.iterdir())
@@ -96,24 +107,6 @@ def stamped(output: Path) -> Iterator[tuple[Path, str]]:
                 os.replace(directory / name, output / name)
         finally:
             shutil.rmtree(directory, ignore_errors=True)
-
-
-def _claimed(output: Path) -> tuple[Path, str]:
-    """Return a new directory that only one process can make, and the time in its name.
-
-    Its owner looks for files with that time after it has made it: whoever had the time before has
-    put all files in their places by then.
-    """
-    at = time.time()
-    while True:
-        stamp = time.strftime(_STAMP, time.localtime(at))
-        directory = output / f"{_CLAIM}.{stamp}"
-        with contextlib.suppress(FileExistsError):
-            directory.mkdir()
-            if not any(stamp in name for name in os.listdir(output) if name != directory.name):
-                return directory, stamp
-            directory.rmdir()
-        at += 1
 
 
 def holds_only_a_copy(output: Path) -> bool:

@@ -13,8 +13,6 @@ from mindrlhf_msprobe.findings import (
     Agreement,
     Cause,
     Comparison,
-    Keyword,
-    Outcome,
     Preflight,
     Spread,
     Status,
@@ -29,7 +27,6 @@ from mindrlhf_msprobe.report.sheets import (
     CLOSE,
     DIFFERS,
     MISSING,
-    OUTCOMES,
     PLAIN,
     SUSPICIOUS,
     Cell,
@@ -127,15 +124,8 @@ _ROWS = (
 
 def _verdict_sheet(comparison: Comparison) -> Sheet:
     found = [fact.row for fact in facts_of(comparison, table=True) if fact.row is not None]
-    rows: list[Row] = []
-    for section, item, value in sorted(found, key=_order):
-        of = value if isinstance(value, Outcome) else item
-        colour = OUTCOMES[of] if isinstance(of, Outcome) else PLAIN
-        colour = colour_of(of) if isinstance(of, Status) else colour
-        row = [text.value if isinstance(text, Keyword) else text for text in (item, value)]
-        rows.append(_row(section, *row, colour=colour))
-    rows += [row for place in comparison.verdict.spread for row in _spread_rows(place)]
-    return Sheet.ours("verdict", _VERDICT_COLUMNS, rows)
+    spread = [row for place in comparison.verdict.spread for row in _spread_rows(place)]
+    return Sheet.of_facts("verdict", _VERDICT_COLUMNS, sorted(found, key=_order), spread)
 
 
 def _order(row: tuple[str, Any, Any]) -> int:
@@ -144,24 +134,14 @@ def _order(row: tuple[str, Any, Any]) -> int:
     return _ROWS.index(name) if name in _ROWS else len(_ROWS)
 
 
-def _row(*values: Any, colour: str = PLAIN) -> Row:
-    return colour, values
-
-
 def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
     said = [message("tables.layer_of", phase=phase)] if phase else []
     if place.non_finite is not None:
         said.append(message("console.not_finite", **vars(place.non_finite)))
-    yield _row(
-        "spread",
-        place.place,
-        texts_of(said) or None,
-        place.different,
-        place.compared,
-        rounded(place.max_abs_err),
-        rounded(place.max_rel_err),
-        rounded(place.factor) if place.zero is None else say(f"console.{place.zero}_zero"),
-    )
+    factor = rounded(place.factor) if place.zero is None else say(f"console.{place.zero}_zero")
+    counts = (place.different, place.compared)
+    apart = (rounded(place.max_abs_err), rounded(place.max_rel_err), factor)
+    yield PLAIN, ("spread", place.place, texts_of(said) or None, *counts, *apart)
     for layer in place.layers:
         yield from _spread_rows(layer, place.place)
 
@@ -214,19 +194,14 @@ _COVERAGE_COLUMNS = (
 
 
 def _coverage_sheet(comparison: Comparison) -> Sheet:
-    rows = [
-        _row(
-            "not compared",
-            gap.reason,
-            say("tables.both") if gap.only_in == "both" else gap.only_in,
-            gap.records,
-        )
-        for gap in comparison.verdict.coverage
-    ]
-    rows += [_row("note", note, None, None) for note in comparison.notes]
-    rows += [_row("problem", problem, None, None) for problem in comparison.problems]
+    rows: list[Row] = []
+    for gap in comparison.verdict.coverage:
+        only_in = say("tables.both") if gap.only_in == "both" else gap.only_in
+        rows.append((PLAIN, ("not compared", gap.reason, only_in, gap.records)))
+    rows += [(PLAIN, ("note", note)) for note in comparison.notes]
+    rows += [(PLAIN, ("problem", problem)) for problem in comparison.problems]
     if not rows:
-        rows = [_row(None, say("tables.all_compared"), None, None)]
+        rows = [(PLAIN, (None, say("tables.all_compared")))]
     return Sheet.ours("coverage", _COVERAGE_COLUMNS, rows)
 
 
@@ -238,11 +213,11 @@ _TOLERANCE_COLUMNS = (
 
 
 def _tolerance_sheet(comparison: Comparison) -> Sheet:
-    rows = [_row(rule.rule, rule.records, rule.passed) for rule in comparison.rules]
+    used = [(rule.rule, rule.records, rule.passed) for rule in comparison.rules]
     bitwise = sum(1 for finding in comparison.findings if not finding.compared_by)
     if comparison.agreements:  # which say nothing of it
         bitwise = comparison.verdict.compared - sum(rule.records for rule in comparison.rules)
-    rows.append(_row(BITWISE, bitwise, None))
+    rows = [(PLAIN, row) for row in (*used, (BITWISE, bitwise))]
     return Sheet.ours("tolerance", _TOLERANCE_COLUMNS, rows)
 
 

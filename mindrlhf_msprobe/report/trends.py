@@ -43,7 +43,7 @@ from mindrlhf_msprobe.storage.outputs import (
     written,
 )
 from mindrlhf_msprobe.storage.reading.series import Missing, Series
-from mindrlhf_msprobe.trends.similarity import GradientTrend, OfUpdate, Similarity, Suspicion
+from mindrlhf_msprobe.trends.similarity import GradientTrend, OfUpdate, Similarity
 
 HEIGHT = 9  # rows
 #: What several runs are called, in their order.
@@ -122,7 +122,6 @@ def _join(grid: list[list[str]], points: Sequence[tuple[int, int] | None]) -> No
 _WIDEST = 160
 _MOST_STEPS = 8  # that a line names
 _MOST_SUSPICIOUS = 12
-_SUSPICIONS = {Suspicion.NOT_FINITE: "not_finite_gradient"}
 
 
 def width() -> int:
@@ -145,7 +144,7 @@ def series_lines(
     blocks: list[Lines] = [[*_block(of_runs, runs)] for of_runs in sides[:most]]
     if len(sides) > most:
         blocks.append([say("trend.more_series", count=len(sides) - most)])
-    if lines := [say("trend.missing", name=m.name, why=m.why) for m in missing]:
+    if lines := [say("trend.missing", one) for one in missing]:
         blocks.append([say("trend.not_available"), lines])
     return _apart(blocks)
 
@@ -200,20 +199,17 @@ def similarity_lines(found: GradientTrend) -> Lines:
     groups: dict[tuple[int, str], list[OfUpdate]] = {}
     for update in found.updates:
         groups.setdefault((update.rank, update.phase), []).append(update)
-    blocks = [[*_similar(*of, updates)] for of, updates in groups.items()]
+    blocks: list[Lines] = []
+    for (rank, phase), updates in groups.items():
+        head = "  ".join((say("trend.similarity"), phase, say("console.of_rank", rank=rank)))
+        among = max(update.update for update in updates) + 1
+        x = np.array([update.step + update.update / among for update in updates])
+        y = np.array([update.value for update in updates])
+        last = updates[-1]
+        values = {"first": f"{updates[0].value:.6f}", "last": f"{last.value:.6f}"}
+        summary = say("trend.similarity_summary", last, count=len(updates), **values)
+        blocks.append([head, *map(Code, plot([(x, y)], width())), [summary]])
     return _apart([*blocks, [*_suspicious(found)]])
-
-
-def _similar(rank: int, phase: str, updates: Sequence[OfUpdate]) -> Iterator[Any]:
-    yield "  ".join((say("trend.similarity"), phase, say("console.of_rank", rank=rank)))
-    among = max(update.update for update in updates) + 1
-    x = np.array([update.step + update.update / among for update in updates])
-    y = np.array([update.value for update in updates])
-    yield from map(Code, plot([(x, y)], width()))
-    last = updates[-1]
-    values = {"first": f"{updates[0].value:.6f}", "last": f"{last.value:.6f}"}
-    size = {"parameters": last.parameters, "size": last.size}
-    yield [say("trend.similarity_summary", count=len(updates), **values, **size)]
 
 
 def _suspicious(found: GradientTrend) -> Iterator[Any]:
@@ -225,7 +221,7 @@ def _suspicious(found: GradientTrend) -> Iterator[Any]:
         yield say("trend.gradients_alike", updates=len(found.updates), parameters=count)
     else:
         yield say("trend.gradients_fall", place=location(suspicious[0]), count=len(suspicious))
-        shown = (f"{location(s)}: {why_of(s)}" for s in suspicious)
+        shown = [f"{location(one)}: {_why(one)}" for one in suspicious]
         yield capped(shown, _MOST_SUSPICIOUS, "trend.more_suspicious")
     for side in "AB":
         steps = sorted({step for of, step, _ in found.alone if of == side})
@@ -233,21 +229,16 @@ def _suspicious(found: GradientTrend) -> Iterator[Any]:
             yield say("trend.steps_alone", side=side, **_listed(steps))
 
 
-def location(found: Similarity) -> str:
-    """Return where a similarity is, in words."""
-    at = {"step": found.step, "rank": found.rank, "phase": found.phase}
-    return say("trend.place", **at, update=found.update, parameter=found.parameter)
-
-
-def why_of(found: Similarity) -> str:
-    """Return why a similarity is suspicious, in words; "" if it is not."""
-    if found.suspicion is None:
-        return ""
+def _why(found: Similarity) -> str:
     value = "NaN" if isnan(found.value) else f"{found.value:.4f}"
     before = "" if found.before is None else f"{found.before:.4f}"
-    why = "" if found.why is None else found.why
-    code = _SUSPICIONS.get(found.suspicion, found.suspicion.value)
-    return say(f"trend.{code}", value=value, before=before, why=why)
+    code = None if found.suspicion is None else found.suspicion.value
+    return say("trend.why", found, suspicion=code, value=value, before=before)
+
+
+def location(found: Similarity) -> str:
+    """Return where a similarity is, in words."""
+    return say("trend.place", found)
 
 
 HEADER = ("series", "statistic", "phase", "rank", "step", "micro_step")

@@ -11,6 +11,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -287,7 +288,12 @@ def tables_of(
     for name in names:
         agreeing = folded.get(name, [])
         if name[1]:
-            tables.append(_table_of_a_key(kept, name, key_data_only=key_data_only))
+            columns = SINGLE_COMPARATOR_COLUMNS if key_data_only else KEY_DATA_COLUMNS
+            columns += TEXT_COLUMNS if name in kept.texts else ()
+            of_key = partial(kept.in_table, name)
+            frozen = 4 if key_data_only else 6
+            sheet = _sheet(_KEY_SHEET, columns, of_key, kept.ranks[name].total(), frozen)
+            tables.append(Table(name[0], (sheet,), 2, ("key", name[0])))
             continue
         if file_of_a_rank is None:
             tables.append(_table_of_a_phase(kept, name, agreeing))
@@ -301,15 +307,6 @@ def tables_of(
 
 
 _Kept = KeptFindings | FindingsByTable
-
-
-def _table_of_a_key(kept: _Kept, name: TableName, *, key_data_only: bool) -> Table:
-    columns = SINGLE_COMPARATOR_COLUMNS if key_data_only else KEY_DATA_COLUMNS
-    columns += TEXT_COLUMNS if name in kept.texts else ()
-    count = kept.ranks[name].total()
-    frozen = 4 if key_data_only else 6
-    sheet = _sheet(_KEY_SHEET, columns, lambda: kept.in_table(name), count, frozen)
-    return Table(name[0], (sheet,), 2, ("key", name[0]))
 
 
 def _table_of_a_phase(
@@ -366,13 +363,7 @@ def _sheet(
         for finding in findings():
             yield colour_of_finding(finding), [show(finding) for show in shown]
 
-    return replace(
-        Sheet.from_rows(allowed or _KEY_SHEET, columns, ()),
-        rows=rows,
-        count=count,
-        wrapped=frozenset(),
-        frozen=frozen,
-    )
+    return Sheet(allowed or _KEY_SHEET, columns, rows, count, frozen, wraps=False)
 
 
 def file_names(tables: Sequence[Table]) -> list[list[str]]:

@@ -255,7 +255,7 @@ def files_around(sheets: Sequence[Sheet]) -> dict[str, str]:
     filters = []  # names of all cells of each sheet
     for index, sheet in enumerate(sheets):
         title = sheet.name.replace("'", "''")
-        cells = f"'{title}'!$A$1:${letters(len(sheet.header))}${sheet.count + 1}"
+        cells = f"'{title}'!$A$1:${letters(len(sheet.columns))}${sheet.count + 1}"
         filters.append(
             f'<definedName name="_xlnm._FilterDatabase" localSheetId="{index}" hidden="1">'
             f"{escaped(cells)}</definedName>"
@@ -281,18 +281,18 @@ def files_around(sheets: Sequence[Sheet]) -> dict[str, str]:
 
 def around_rows(sheet: Sheet) -> tuple[str, str]:
     """Return what stands in a sheet's file before and after its rows."""
-    column = letters(sheet.frozen + 1)
+    corner = letters(sheet.frozen + 1)
     across = f'xSplit="{sheet.frozen}" ' if sheet.frozen else ""
     pane = "bottomRight" if sheet.frozen else "bottomLeft"
     columns = [
-        f'<col min="{number}" max="{number}" width="{width}" customWidth="1"/>'
-        for number, width in enumerate(sheet.widths, start=1)
+        f'<col min="{number}" max="{number}" width="{column.width}" customWidth="1"/>'
+        for number, column in enumerate(sheet.columns, start=1)
     ]
-    last = f"{letters(len(sheet.header))}{sheet.count + 1}"
+    last = f"{letters(len(sheet.columns))}{sheet.count + 1}"
     return (
         f'{_DECLARATION}<worksheet xmlns="{_MAIN}"><sheetViews><sheetView workbookViewId="0">'
-        f'<pane {across}ySplit="1" topLeftCell="{column}2" activePane="{pane}" state="frozen"/>'
-        f'<selection pane="{pane}" activeCell="{column}2" sqref="{column}2"/></sheetView>'
+        f'<pane {across}ySplit="1" topLeftCell="{corner}2" activePane="{pane}" state="frozen"/>'
+        f'<selection pane="{pane}" activeCell="{corner}2" sqref="{corner}2"/></sheetView>'
         f'</sheetViews><sheetFormatPr defaultRowHeight="15"/><cols>{"".join(columns)}</cols>'
         "<sheetData>",
         f'</sheetData><autoFilter ref="A1:{last}"/></worksheet>',
@@ -348,10 +348,10 @@ def _list(name: str, items: Iterable[str]) -> str:
 
 def rows_of(sheet: Sheet) -> Iterator[bytes]:
     """Yield the header and the rows as XML, some at a time."""
-    header = _starts([HEADER_STYLE] * len(sheet.header))
+    header = _starts([HEADER_STYLE] * len(sheet.columns))
     cells = "".join(f"{start}1{style}{_text(t)}" for (start, style), t in zip(header, sheet.header))
     parts = [f'<row r="1">{cells}</row>']
-    shown = [WRAPPED if i in sheet.wrapped else AS_IT_IS for i in range(len(sheet.header))]
+    shown = [WRAPPED if sheet.is_wrapped(column) else AS_IT_IS for column in sheet.columns]
     starts = {c: _starts([STYLES[c, how] for how in shown]) for c in (PLAIN, *FILLS)}
     for number, (colour, values) in enumerate(sheet.rows(), start=2):
         parts.append(_row(number, colour, starts[colour], values))

@@ -339,7 +339,7 @@ def _check(run: Run, choice: Choice) -> None:
                 few = len(held) <= _SHOWN
                 near = held if few else nearest_names(name, held) or held[:_SHOWN]
                 raise UsageError.saying(
-                    f"trend.unknown_{what}", path=str(run.path), name=shortened(name), near=near
+                    "trend.unknown", what=what, path=str(run.path), name=shortened(name), near=near
                 )
 
 

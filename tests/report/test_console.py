@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 from helpers.divergences import first_divergence
-from helpers.runs import Fault, Recording, record_training
+from helpers.runs import Fault, Recording, record_data, record_training
 
 from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.common.message import Message, message
@@ -102,12 +102,8 @@ def test_what_was_not_compared_is_listed(tmp_path):
 
 def test_nothing_in_common_is_incomparable(tmp_path):
     """Nothing compared is never called the same."""
-    for name in ("a", "b"):
-        recording = Recording(tmp_path / name)
-        recording.data(name, 1.0)
-        recording.end_step()
-        recording.close()
-    text = render(compare_runs(tmp_path / "a", tmp_path / "b"))
+    a, b = (record_data(tmp_path / name, [(name, 1.0)]) for name in ("a", "b"))
+    text = render(compare_runs(a, b))
     assert text.startswith("INCOMPARABLE: the two runs have nothing in common")
 
 
@@ -293,12 +289,8 @@ def test_what_agreed_before_is_said_in_whole_sentences(records, phases, steps, s
 
 def test_one_record_is_not_one_records(tmp_path):
     """In the headline, in the last line, and in what was not compared."""
-    for name in ("a", "b"):
-        recording = Recording(tmp_path / name)
-        recording.data("loss", 1.0)
-        recording.end_step()
-        recording.close()
-    result = compare_runs(tmp_path / "a", tmp_path / "b")
+    a, b = (record_data(tmp_path / name, [("loss", 1.0)]) for name in ("a", "b"))
+    result = compare_runs(a, b)
     text = render(replace(result, verdict=replace(result.verdict, coverage=gaps(1))))
     assert "1 record of 1 step, 1 rank" in text
     assert " agrees bit for bit." in text
@@ -313,13 +305,8 @@ def gaps(records):
 
 def after(tmp_path, a, b):
     """Save key data in one step of two runs and return what the console says comes after."""
-    for name, data in (("a", a), ("b", b)):
-        recording = Recording(tmp_path / name)
-        for key, value in data.items():
-            recording.data(key, value)
-        recording.end_step()
-        recording.close()
-    lines = render(compare_runs(tmp_path / "a", tmp_path / "b")).splitlines()
+    runs = (record_data(tmp_path / name, of.items()) for name, of in (("a", a), ("b", b)))
+    lines = render(compare_runs(*runs)).splitlines()
     (line,) = (line for line in lines if line.startswith("After it"))
     return line
 

@@ -11,7 +11,7 @@ from mindrlhf_msprobe.report.terminal import progress_bar
 
 
 def make_terminal(monkeypatch):
-    """Make stderr, as it is captured now, a terminal as far as it is asked."""
+    """Make stderr, as it is captured now, a terminal to whoever looks."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
 
 

@@ -157,21 +157,21 @@ def test_a_running_process_keeps_its_staging_directory(earlier):
     prefix = f".msprobe_report.{outputs.host()}"
     running = earlier / f"{prefix}.{os.getppid()}.abc"
     dead = earlier / f"{prefix}.999999999.abc"
-    elsewhere = earlier / ".msprobe_report.elsewhere.999999999.abc"
-    for path in (running, dead, elsewhere):
+    other_host = earlier / ".msprobe_report.elsewhere.999999999.abc"
+    for path in (running, dead, other_host):
         path.mkdir()
     write_report(comparison("loss"), earlier)
-    assert (running.exists(), dead.exists(), elsewhere.exists()) == (True, False, True)
-    os.utime(elsewhere, (0, 0))
+    assert (running.exists(), dead.exists(), other_host.exists()) == (True, False, True)
+    os.utime(other_host, (0, 0))
     write_report(comparison("loss"), earlier)
-    assert not elsewhere.exists()
+    assert not other_host.exists()
 
 
 @pytest.mark.parametrize("name", ["summary.xlsx", "verdict.json", "loss.xlsx", "loss.csv"])
 @pytest.mark.parametrize("how", ["a file", "a link", "ours, changed"])
 def test_a_file_that_no_comparison_wrote_is_never_replaced(tmp_path, name, how):
     """It is refused with its name and what to do, and nothing is removed or written."""
-    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    out, foreign = tmp_path / "out", tmp_path / "foreign"
     if how == "ours, changed":
         write_report(comparison("loss"), out, csv=True)
         text = (out / name).read_bytes()
@@ -179,9 +179,9 @@ def test_a_file_that_no_comparison_wrote_is_never_replaced(tmp_path, name, how):
         (out / name).write_bytes(changed if name == "verdict.json" else text + b" ")
     else:
         out.mkdir()
-        elsewhere.write_bytes(b"a year's work")
+        foreign.write_bytes(b"a year's work")
         if how == "a link":
-            (out / name).symlink_to(elsewhere)
+            (out / name).symlink_to(foreign)
         else:
             (out / name).write_bytes(b"a year's work")
     before = content(out)
@@ -191,7 +191,7 @@ def test_a_file_that_no_comparison_wrote_is_never_replaced(tmp_path, name, how):
         with pytest.raises(OutputError, match="Move it away"):
             check_output(out)
     assert content(out) == before
-    assert how != "a link" or elsewhere.read_bytes() == b"a year's work"
+    assert how != "a link" or foreign.read_bytes() == b"a year's work"
 
 
 @pytest.mark.parametrize("forged", [False, True])
@@ -217,7 +217,7 @@ def test_what_a_foreign_verdict_names_is_never_removed(tmp_path, forged):
     assert (tmp_path / "up.csv").read_bytes() == b"a year's work"
 
 
-def test_a_staging_directory_from_elsewhere_takes_nothing_away(earlier):
+def test_a_foreign_staging_directory_takes_nothing_away(earlier):
     """One that claims to have been killed half way through a replacement by tables of a user."""
     before = content(earlier)
     left = earlier / f".msprobe_report.{outputs.host()}.999999999.abc"

@@ -413,7 +413,7 @@ def test_what_was_folded_is_in_the_overview(tmp_path):
     assert row == ("actor_update", 42, "1 / 1")
 
 
-def test_our_own_sheets_speak_the_language_that_is_asked_for(tmp_path):
+def test_our_own_sheets_speak_the_chosen_language(tmp_path):
     """Names, headers and labels in Chinese; keywords, file names and msprobe's headers stay."""
     found = comparison(finding(), finding(key="loss", micro_step=0))
     every = replace(found.verdict, counts=dict.fromkeys((status.value for status in Status), 1))

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from helpers.reports import write_report
-from helpers.runs import Fault, Recording, record_training
+from helpers.runs import Fault, record_data, record_training
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.common.message import read_messages
@@ -56,7 +56,7 @@ def test_a_divergence_has_every_field(tmp_path):
 
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_the_explanation_stands_beside_its_codes(tmp_path, lang):
-    """The text in the language that was asked for, the codes with parameters in any."""
+    """The text in the language that was chosen, the codes with parameters in any."""
     a = record_training(tmp_path / "a", steps=1)
     fault = Fault("layers.1.mlp", "reference_compute_log_prob")
     b = record_training(tmp_path / "b", steps=1, faults=[fault])
@@ -106,10 +106,7 @@ def test_key_data_have_no_entry(tmp_path):
 def test_it_is_valid_json_whatever_the_values(tmp_path, values):
     """Errors beyond every float, NaN and infinities do not make it invalid."""
     for name, value in zip(("a", "b"), values):
-        recording = Recording(tmp_path / name)
-        recording.data("loss", np.float64([value, 1]))
-        recording.end_step()
-        recording.close()
+        record_data(tmp_path / name, [("loss", np.float64([value, 1]))])
     compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
     assert verdict(tmp_path / "out")["status"] == "diverged"
 

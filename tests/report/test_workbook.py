@@ -11,7 +11,7 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 from helpers.reports import finding
-from helpers.runs import Fault, Recording, record_training
+from helpers.runs import Fault, record_data, record_training
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openpyxl import load_workbook
@@ -25,12 +25,6 @@ from mindrlhf_msprobe.report import workbook
 from mindrlhf_msprobe.report.sheets import Column, Sheet, write_csv_files
 from mindrlhf_msprobe.report.workbook import tables_of, write_tables
 from mindrlhf_msprobe.report.xlsx import letters, write_xlsx
-
-
-def write_workbooks(findings, output):
-    """Write the workbooks of these findings and return their names."""
-    return write_tables(tables_of(findings), output)
-
 
 KEY_DATA_HEADER = [
     *("step", "rank", "micro_step", "id", "shape1", "shape2", "相同元素百分比(%)"),
@@ -65,6 +59,18 @@ def rows(path):
     sheet = load_workbook(path).worksheets[0]
     header, *content = sheet.iter_rows(values_only=True)
     return list(header), [dict(zip(header, row)) for row in content]
+
+
+def sheet_of(tmp_path, *findings):
+    """Return the first sheet of the one workbook of these findings."""
+    (name,) = write_tables(tables_of(findings), tmp_path)
+    return load_workbook(tmp_path / name).worksheets[0]
+
+
+def rows_of(tmp_path, *findings):
+    """Return the rows of the one table of these findings."""
+    header, *content = sheet_of(tmp_path, *findings).iter_rows(values_only=True)
+    return [dict(zip(header, row)) for row in content]
 
 
 NAN = message(
@@ -135,12 +141,11 @@ def test_statistics_differ_as_msprobe_writes_them(tmp_path):
     """Differences are numbers, NPU less Bench; relative ones of Bench, shown in percent."""
     b = Side(name="x", dtype="Float32", shape=(2,), max=3.0, min=-1.0, mean=1.0, norm=0.0)
     a = Side(name="x", dtype="Float32", shape=(2,), max=2.0, min=-1.0, mean=math.nan, norm=0.0)
-    write_workbooks([finding(a=a, b=b)], tmp_path)
-    _, (row,) = rows(tmp_path / "compare_result_actor_update.xlsx")
+    sheet = sheet_of(tmp_path, finding(a=a, b=b))
+    row = dict(zip(*sheet.iter_rows(values_only=True)))
     assert (row["Max diff"], row["MaxRelativeErr"]) == (1, 0.5)
     assert (row["NPU max"], row["Bench max"]) == (3, 2)
     assert (row["Min diff"], row["MinRelativeErr"]) == (0, 0)
-    sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
     shown = {cell.number_format for cell in sheet[2] if cell.value in (0.5, 0.0)}
     assert "0.0###%" in shown
     assert row["Mean diff"] == "nan"
@@ -151,9 +156,8 @@ def test_numbers_are_numbers(tmp_path):
     """Measures and statistics are numeric cells; what Excel would round is text."""
     metrics = Metrics(50.0, 3, 0.25, 0.5, 50.0, 50.0, 50.0, 0.5, 0.25)
     side = Side(name="x", dtype="Int64", shape=(2,), max=2**63 - 1, min=5, mean=math.inf, norm=1.5)
-    write_workbooks([finding(a=side, b=side, metrics=metrics)], tmp_path)
-    sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
-    cells = {sheet.cell(1, c).value: sheet.cell(2, c) for c in range(1, sheet.max_column + 1)}
+    header, content = sheet_of(tmp_path, finding(a=side, b=side, metrics=metrics)).iter_rows()
+    cells = {name.value: cell for name, cell in zip(header, content)}
     for name in ("Cosine", "EucDist", "MaxAbsErr", "NPU min", "NPU l2norm", "step"):
         assert cells[name].data_type == "n", name
     assert cells["NPU max"].value == str(2**63 - 1)
@@ -170,11 +174,8 @@ HARMFUL = [
 def test_no_name_becomes_a_formula(tmp_path, text):
     """Whatever a record, a note or a text is called, its cell holds text and can be opened."""
     side = Side(name=text, dtype=text, value=text)
-    write_workbooks(
-        [finding(record=text, a=side, b=side, notes=said(text), stack=(text,))], tmp_path
-    )
-    sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
-    cells = next(iter(sheet.iter_rows(min_row=2)))
+    found = finding(record=text, a=side, b=side, notes=said(text), stack=(text,))
+    _, cells = sheet_of(tmp_path, found).iter_rows()
     assert all(cell.data_type in ("s", "n", "inlineStr") for cell in cells)
     if text.isprintable() and len(text) < 100:
         assert cells[0].value == text
@@ -184,10 +185,7 @@ def test_no_name_becomes_a_formula(tmp_path, text):
 def test_any_key_has_a_table(tmp_path, key):
     """Keys with signs, spaces or Chinese have a table that opens."""
     for name in ("a", "b"):
-        recording = Recording(tmp_path / name)
-        recording.data(key, ["=2+2", "中文"])
-        recording.end_step()
-        recording.close()
+        record_data(tmp_path / name, [(key, ["=2+2", "中文"])])
     result = compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
     assert result
     summary, name = result.tables
@@ -200,12 +198,11 @@ def test_any_key_has_a_table(tmp_path, key):
 
 @pytest.mark.parametrize("value", [[1, 2], {"a": 1}, (None, 3), 10**400, 1 + 2j, math.nan, True])
 def test_any_value_of_a_dump_can_be_shown(tmp_path, value):
-    """A value of any kind that a dump from elsewhere may hold does not stop the table."""
+    """A value of any kind that a foreign dump may hold does not stop the table."""
     side = Side(name="x", value=value, max=value, shape=None)
     for shape in (None, (1,)):
-        rows_of = [finding(a=Side(name="x", value=value, max=value, shape=shape), b=side)]
-        write_workbooks(rows_of, tmp_path)
-    assert len(rows(tmp_path / "compare_result_actor_update.xlsx")[1]) == 1
+        found = finding(a=Side(name="x", value=value, max=value, shape=shape), b=side)
+        assert len(rows_of(tmp_path, found)) == 1
 
 
 @pytest.mark.parametrize(
@@ -213,8 +210,8 @@ def test_any_value_of_a_dump_can_be_shown(tmp_path, value):
 )
 def test_an_elements_id_is_its_place(tmp_path, path, shown):
     """The id is the index in a list, the name in a dict, 0 for a single tensor."""
-    write_workbooks([finding(key="k", micro_step=0, path=path, io="data")], tmp_path)
-    assert rows(tmp_path / "k.xlsx")[1][0]["id"] == shown
+    (row,) = rows_of(tmp_path, finding(key="k", micro_step=0, path=path, io="data"))
+    assert row["id"] == shown
 
 
 def test_more_rows_than_a_sheet_holds_are_split(tmp_path, monkeypatch):
@@ -235,7 +232,7 @@ def test_two_tables_never_share_a_file(tmp_path):
         finding(key="compare_result_actor_update", micro_step=0, io="data", phase=None),
         finding(),
     ]
-    names = write_workbooks(found, tmp_path)
+    names = write_tables(tables_of(found), tmp_path)
     assert len(set(names)) == 2
     headers = [rows(tmp_path / name)[0] for name in names]
     assert headers[0][:4] == KEY_DATA_HEADER[:4]
@@ -248,8 +245,7 @@ def test_rows_are_coloured_by_what_they_say(tmp_path):
     found = [finding(status) for status in order]
     found += [finding(Status.IDENTICAL, suspicions=said("NaN")), finding(Status.SHAPE_MISMATCH)]
     found += [finding(Status.WITHIN_TOLERANCE, suspicions=said("grows")), finding(Status.ONLY_IN_A)]
-    write_workbooks(found, tmp_path)
-    sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
+    sheet = sheet_of(tmp_path, *found)
     colours = [sheet.cell(row, 1).fill.fgColor.rgb[-6:] for row in range(2, 10)]
     red, missing, orange, yellow, none = "FFC7CE", "FF9999", "FFCC99", "FFEB9C", "000000"
     assert colours == [red, missing, yellow, none, orange, red, orange, missing]
@@ -263,7 +259,7 @@ def test_status_and_suspicion_stay_in_sight(tmp_path):
         finding(compared_by=said("rtol 0.01"), suspicions=said("2 NaN on both sides")),
         finding(key="k", micro_step=0),
     ]
-    write_workbooks(found, tmp_path)
+    write_tables(tables_of(found), tmp_path)
     header, (row,) = rows(tmp_path / "compare_result_actor_update.xlsx")
     assert header[:4] == ["NPU Name", "status", "suspicion", "Bench Name"]
     assert (row["suspicion"], row[header[-1]]) == ("2 NaN on both sides", "rtol 0.01")
@@ -288,8 +284,7 @@ def test_a_record_that_only_the_baseline_has_shows_no_call_stack(tmp_path):
     """Beside NPU columns that are empty, its call stack would be read as that of B."""
     stack = ("File a.py, line 1", "File b.py, line 2")
     a = [finding(Status.ONLY_IN_A, stack=stack, b=Side()), finding(Status.DIFFERENT, stack=stack)]
-    write_workbooks(a, tmp_path)
-    only, both = rows(tmp_path / "compare_result_actor_update.xlsx")[1]
+    only, both = rows_of(tmp_path, *a)
     assert (only["NPU Name"], only["NPU_Stack_Info"]) == (None, None)
     assert both["NPU_Stack_Info"] == "\n".join(stack)
 
@@ -298,9 +293,7 @@ def test_numbers_keep_their_last_digit(tmp_path):
     """What is read from a table is the number that was found, to the last bit."""
     values = (0.1 + 0.2, 5e-324, 1.7976931348623157e308, -0.0, 1e16)
     found = [finding(b=Side(name="x", shape=(), norm=value)) for value in values]
-    write_workbooks(found, tmp_path)
-    read = [row["NPU l2norm"] for row in rows(tmp_path / "compare_result_actor_update.xlsx")[1]]
-    assert read == list(values)
+    assert [row["NPU l2norm"] for row in rows_of(tmp_path, *found)] == list(values)
 
 
 @pytest.mark.parametrize("limit", [None, 10_000])
@@ -308,17 +301,15 @@ def test_a_long_table_is_whole(tmp_path, monkeypatch, limit):
     """Rows written in several pieces are in their places; also beyond what a plain zip holds."""
     if limit:
         monkeypatch.setattr("zipfile.ZIP64_LIMIT", limit)
-    write_workbooks([finding(step=step) for step in range(1000)], tmp_path)
-    read = [row["step"] for row in rows(tmp_path / "compare_result_actor_update.xlsx")[1]]
-    assert read == list(range(1000))
+    found = rows_of(tmp_path, *(finding(step=step) for step in range(1000)))
+    assert [row["step"] for row in found] == [*range(1000)]
 
 
 def test_agreement_is_shown_where_it_is_known(tmp_path):
     """Records that are identical by their fingerprints: 100 %; missing, unreadable: no measure."""
     of_key = {"key": "k", "micro_step": 0, "io": "data"}
     statuses = (Status.IDENTICAL, Status.ONLY_IN_A, Status.UNREADABLE)
-    write_workbooks([finding(status, **of_key) for status in statuses], tmp_path)
-    same, *others = rows(tmp_path / "k.xlsx")[1]
+    same, *others = rows_of(tmp_path, *(finding(status, **of_key) for status in statuses))
     assert (same["相同元素百分比(%)"], same["最大绝对误差"]) == (100, 0)
     assert same["首个不匹配元素索引"] is None
     assert all(row[name] is None for row in others for name in KEY_DATA_HEADER[6:])
@@ -351,11 +342,10 @@ def test_filters_are_as_long_as_their_sheets(tmp_path):
     counts = (0, 1, 300, 7)
     sheets = [
         Sheet(
-            name=f"it's & {number}",
-            header=("one", "two"),
+            f"it's & {number}",
+            (Column("one", 10), Column("two", 20)),
             rows=lambda count=count: [("", (row, "x")) for row in range(count)],
             count=count,
-            widths=(10, 20),
             frozen=number % 2,
         )
         for number, count in enumerate(counts)
@@ -408,35 +398,25 @@ def test_what_agrees_in_a_large_run_is_one_row(tmp_path):
     ]
     (update, critic) = tables_of([differs], agreements)
     write_tables([update, critic], tmp_path)
-    sheet = load_workbook(tmp_path / "compare_result_actor_update.xlsx").worksheets[0]
-    header, *rows = sheet.iter_rows(values_only=True)
-    rows = [dict(zip(header, row)) for row in rows]
-    assert [row["NPU Name"] for row in rows] == [
-        "900 records that agree",
-        "899 records that agree",
-        "x",
-    ]
-    assert [row["status"] for row in rows] == ["identical", "within_tolerance", "different"]
-    assert [(row["step"], row["rank"]) for row in rows] == [(3, 0), (3, 1), (3, 1)]
-    assert rows[1]["Err_message"] == "within_tolerance: 890 identical, 9 within_tolerance"
-    assert rows[1]["suspicion"] == "2 of them, first r: NaN or Inf on both sides"
-    assert [row["Result"] for row in rows] == ["pass", "pass", "error"]
-    sheet = load_workbook(tmp_path / "compare_result_critic_update.xlsx").worksheets[0]
-    assert [row[0] for row in sheet.iter_rows(min_row=2, values_only=True)] == [
-        "1 record that agrees"
-    ]
+    _, found = rows(tmp_path / "compare_result_actor_update.xlsx")
+    names = [row["NPU Name"] for row in found]
+    assert names == ["900 records that agree", "899 records that agree", "x"]
+    assert [row["status"] for row in found] == ["identical", "within_tolerance", "different"]
+    assert [(row["step"], row["rank"]) for row in found] == [(3, 0), (3, 1), (3, 1)]
+    assert found[1]["Err_message"] == "within_tolerance: 890 identical, 9 within_tolerance"
+    assert found[1]["suspicion"] == "2 of them, first r: NaN or Inf on both sides"
+    assert [row["Result"] for row in found] == ["pass", "pass", "error"]
+    _, (row,) = rows(tmp_path / "compare_result_critic_update.xlsx")
+    assert row["NPU Name"] == "1 record that agrees"
 
 
 def test_a_table_of_texts_shows_the_texts(tmp_path):
     """Prompts and responses stand beside each other; tables of numbers have no such columns."""
     a, b = (Side(name="x", dtype="UInt8", shape=(2,), value=text) for text in ("好=1", "no"))
-    write_workbooks([finding(key="responses", micro_step=0, a=a, b=b)], tmp_path)
-    header, (row,) = rows(tmp_path / "responses.xlsx")
-    assert (row["text1"], row["text2"]) == ("好=1", "no")
-    assert header[-2:] == ["text1", "text2"]
-    write_workbooks([finding(key="loss", micro_step=0)], tmp_path)
-    header, _ = rows(tmp_path / "loss.xlsx")
-    assert "text1" not in header
+    (row,) = rows_of(tmp_path, finding(key="responses", micro_step=0, a=a, b=b))
+    assert [*row.items()][-2:] == [("text1", "好=1"), ("text2", "no")]
+    (row,) = rows_of(tmp_path, finding(key="loss", micro_step=0))
+    assert "text1" not in row
 
 
 def test_the_code_line_stands_beside_inputs_and_outputs(tmp_path):
@@ -447,17 +427,15 @@ def test_the_code_line_stands_beside_inputs_and_outputs(tmp_path):
         finding(Status.IDENTICAL, io="output", stack=frames),
         finding(Status.DIFFERENT, io="output", stack=frames),
     ]
-    write_workbooks(found, tmp_path)
-    _, content = rows(tmp_path / "compare_result_actor_update.xlsx")
     whole = "\n".join(frames)
-    assert [row["NPU_Stack_Info"] for row in content] == [whole, frames[0], whole]
+    shown = [row["NPU_Stack_Info"] for row in rows_of(tmp_path, *found)]
+    assert shown == [whole, frames[0], whole]
 
 
 @pytest.mark.parametrize("name", ["x" * 40, "a/b:c*?[d]\\e", "'quoted'", "阶段", "\x07"])
 def test_a_sheet_is_called_after_its_phase(tmp_path, name):
     """Whatever a phase is called, Excel opens the workbook and shows as much of it as it can."""
-    names = write_workbooks([finding(phase=name)], tmp_path)
-    (title,) = load_workbook(tmp_path / names[0]).sheetnames
+    title = sheet_of(tmp_path, finding(phase=name)).title
     assert len(title) <= 31
     assert title[:2] in (name[:2], name[1:3]) or name in ("a/b:c*?[d]\\e", "\x07")
 
@@ -498,7 +476,7 @@ def test_each_rank_has_its_rows_packed_or_not(records, agreeing):
 
 
 @pytest.mark.parametrize("table", ["compare_result_actor_update.csv", "log_prob.csv"])
-def test_notes_are_in_the_language_asked_for(tmp_path, table):
+def test_notes_are_in_the_chosen_language(tmp_path, table):
     """The same codes stand behind both; statuses and headers stay, as they are keywords."""
     of_key = {"entry": None, "phase": None, "key": "log_prob", "io": "data", "micro_step": 0}
     place = of_key if table == "log_prob.csv" else {}

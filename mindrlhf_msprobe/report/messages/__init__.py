@@ -1,55 +1,29 @@
 """Messages → text, in English and Chinese: the only place with sentences for readers of an answer.
 
-`texts/` has the sentences, a file a subject, both languages side by side: area → name of the code →
-language → template; `templates.py` says what may stand in its braces, and what stands under `#` is
-a comment. `coverage.no_gradients` is `no_gradients` of the area `coverage`; several areas may share
-a file (`_SHARED`). A text that another code has, too, stands once: `"state_different":
-"tables.different"` says what that one says. `coverage.pieces` are parts of the templates of
-`coverage`; where several parameters decide which of them is said, `words.py` does so for both
-languages. It has lists, ordinals and names as each language shows them, too.
+`texts/` has the sentences, a file a subject, a line a language: the code `coverage.no_gradients`
+has its templates under `no_gradients.en` and `no_gradients.zh` of the area `coverage`, and
+`no_gradients.#` is a comment. `templates.py` says what may stand in their braces. A text that
+another code has, too, stands once: `"state_different": "tables.different"` says what that one says.
+`coverage.pieces` are parts of the templates of `coverage`; where several parameters decide which of
+them is said, `words.py` does so for both languages. It has lists, ordinals and names as each
+language shows them, too.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.language import LANGUAGES, language
 from mindrlhf_msprobe.common.message import TEXT, Message, message
-from mindrlhf_msprobe.report.messages.templates import Speaker
+from mindrlhf_msprobe.report.messages.templates import Parameters, Speaker
 from mindrlhf_msprobe.report.messages.words import CHOICES, SHAPES
 
 _TEXTS = Path(__file__).parent / "texts"
 _COMMENT = "#"  # the name of what is no text, in the files
-
-#: By file: the areas that it holds beside the one of its own name.
-_SHARED = {
-    "checks": (
-        "check_accuracy",
-        "check_benchmark",
-        "check_healthy",
-        "check_history",
-        "check_non_finite",
-        "check_ranks",
-        "check_rl",
-        "check_weights",
-    ),
-    "config": ("collect", "mapping", "pattern"),
-    "coverage": ("fault", "lost", "mindspore", "unread"),
-    "explanation": ("culprit", "inside"),
-    "proof": ("graft", "hunt"),
-    "help": ("argument", "cli"),
-    "listing": ("demo", "estimate", "suggest"),
-    "log": ("live", "trainer"),
-    "note": ("preflight", "remark", "suspicion", "tolerance"),
-    "page": ("report",),
-    "pairing": ("layout", "tokens"),
-    "replay": ("accuracy", "benchmark", "replay_script", "second"),
-    "tables": ("legend", "trend"),
-}
 
 _BETWEEN = {"en": "; ", "zh": "；"}
 
@@ -65,7 +39,19 @@ def text_of(message: Message, lang: str | None = None) -> str:
     A code that this version does not know is said as it is, with its parameters: a run may come
     from a newer version.
     """
-    lang = language() if lang is None else lang
+    return _text(message, (), language() if lang is None else lang)
+
+
+def say(code: str, /, *of: object, **params: Any) -> str:
+    """Return what a code says, in the language that is spoken.
+
+    Args:
+        of: what it is said of: the parameters that are not given are attributes of these.
+    """
+    return _text(message(code, **params), of, language())
+
+
+def _text(message: Message, of: Sequence[object], lang: str) -> str:
     params = {name: _said(value, lang) for name, value in message.params.items()}
     if message.code == TEXT:
         return str(params.get(lang, params.get("text", "")))
@@ -73,16 +59,11 @@ def text_of(message: Message, lang: str | None = None) -> str:
     found = texts_in(lang, area).get(name)
     try:
         if found is not None:
-            return _speaker(lang, area).text(found, params)
+            return _speaker(lang, area).text(found, Parameters(params, of))
     except Exception:  # parameters from a file may be anything
         pass
     shown = ", ".join(f"{key}={value}" for key, value in params.items())
     return f"{message.code}({shown})" if shown else message.code
-
-
-def say(code: str, /, **params: Any) -> str:
-    """Return what a code says of these parameters, in the language that is spoken."""
-    return text_of(message(code, **params))
 
 
 def texts_of(
@@ -113,50 +94,30 @@ def _said(value: Any, lang: str) -> Any:
 
 
 @cache
-def areas() -> Mapping[str, str]:
-    """Return the file of each area, by name."""
-    files = sorted(file.stem for file in _TEXTS.glob("*.json"))
-    return {area: file for file in files for area in (file, *_SHARED.get(file, ()))}
-
-
-@cache
 def texts_in(lang: str, area: str) -> Mapping[str, str]:
-    """Return the templates of an area in a language, by the names of their codes."""
-    return _templates(lang, area)
+    """Return the templates of an area, or of its pieces, in a language, by the names of codes."""
+    templates = {}
+    for key, text in areas().get(area, {}).items():
+        name, _, of = key.rpartition(".")
+        if name and of == lang:
+            templates[name] = text
+        elif not name and key != _COMMENT:  # the text is the code that has it
+            other, _, same = text.rpartition(".")
+            if (shared := areas()[other].get(f"{same}.{lang}")) is not None:
+                templates[key] = shared
+    return templates
 
 
 @cache
-def pieces_in(lang: str, area: str) -> Mapping[str, str]:
-    """Return the parts of an area's templates, by name."""
-    return _templates(lang, f"{area}.pieces")
+def areas() -> Mapping[str, Mapping[str, str]]:
+    """Return the content of all files, by area; an area's pieces as an area of their own."""
+    found: dict[str, Mapping[str, str]] = {}
+    for file in _TEXTS.glob("*.json"):
+        found |= json.loads(file.read_text("utf-8"))
+    del found[_COMMENT]
+    return found
 
 
 @cache
 def _speaker(lang: str, area: str) -> Speaker:
-    return Speaker(pieces_in(lang, area), CHOICES.get(area, {}), SHAPES[lang])
-
-
-def _templates(lang: str, area: str) -> dict[str, str]:
-    templates = {}
-    for name, texts in _area(area).items():
-        if name == _COMMENT:
-            continue
-        if isinstance(texts, str):  # the code that has the text
-            of, _, same = texts.rpartition(".")
-            texts = _area(of)[same]
-        if lang in texts:
-            templates[name] = texts[lang]
-    return templates
-
-
-def _area(area: str) -> Mapping[str, Any]:
-    file = areas().get(area.partition(".")[0])
-    return {} if file is None else _read(file).get(area, {})
-
-
-@cache
-def _read(file: str) -> Mapping[str, Mapping[str, Any]]:
-    found: Mapping[str, Mapping[str, Any]] = json.loads(
-        (_TEXTS / f"{file}.json").read_text("utf-8")
-    )
-    return found
+    return Speaker(texts_in(lang, f"{area}.pieces"), CHOICES.get(area, {}), SHAPES[lang])

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -36,6 +37,27 @@ _MARKS = re.compile(r"!r|\{[0-9:]|\{[^{}]*:(?:[^{}]*\?|[=#&*]|[a-z_]{2,})")
 
 
 _parse = cache(lambda template: [*string.Formatter().parse(template)])
+
+
+class Parameters(dict[str, Any]):
+    """The parameters of a sentence, by name: those given, then attributes of what it is said of."""
+
+    def __init__(self, given: Mapping[str, Any], of: Sequence[object] = ()) -> None:
+        super().__init__(given)
+        self._of = of
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or any(hasattr(one, str(name)) for one in self._of)
+
+    def __missing__(self, name: str) -> Any:
+        for one in self._of:
+            if hasattr(one, name):
+                return getattr(one, name)
+        raise KeyError(name)
+
+    def also(self, others: Mapping[str, Any]) -> Parameters:
+        """Return them with others, which come before those of the same name."""
+        return Parameters({**self, **others}, self._of)
 
 
 @cache
@@ -69,7 +91,7 @@ class Speaker(string.Formatter):
         self._pieces, self._choices, self._shapes = pieces, choices, shapes
         self._plain: dict[str, bool] = {}
 
-    def text(self, template: str, params: Mapping[str, Any]) -> str:
+    def text(self, template: str, params: Parameters) -> str:
         """Return what a template says of parameters.
 
         Raises:
@@ -80,7 +102,7 @@ class Speaker(string.Formatter):
             others = self._pieces.keys() | self._choices.keys()
             self._plain[template] = not (_MARKS.search(template) or names & others)
         if self._plain[template]:  # str.format is much faster
-            return template.format(**params)
+            return template.format_map(params)
         said = []
         for literal, name, spec, conversion in _parse(template):
             said.append(literal)
@@ -88,16 +110,16 @@ class Speaker(string.Formatter):
                 said.append(self._place(name, spec or "", conversion, params))
         return "".join(said)
 
-    def _place(
-        self, name: str, spec: str, conversion: str | None, params: Mapping[str, Any]
-    ) -> str:
+    def _place(self, name: str, spec: str, conversion: str | None, params: Parameters) -> str:
         if not name:
             between, *parts = alternatives(spec)
             return between.join(filter(None, (self.text(part, params) for part in parts)))
         if condition := _CONDITION.match(spec):
             yes, no, *_ = [*alternatives(spec[condition.end() :]), ""]
             value = self._value(name, params, optional=True)
-            other = None if condition[2] is None else params.get(condition[2])
+            other = (
+                None if condition[2] is None else self._value(condition[2], params, optional=True)
+            )
             return self.text(yes if _holds(condition[1], value, other) else no, params)
         value = self._value(name, params)
         mark, rest = spec[:1], spec[1:]
@@ -113,7 +135,7 @@ class Speaker(string.Formatter):
             each, between = alternatives(rest)
             items = (one if isinstance(one, (list, tuple)) else (one,) for one in value)
             numbered = ({str(n): part for n, part in enumerate(one)} for one in items)
-            return between.join(self.text(each, {**params, **item}) for item in numbered)
+            return between.join(self.text(each, params.also(item)) for item in numbered)
         word, _, argument = spec.partition(" ")
         if word == "piece":
             piece = self._pieces.get(f"{argument}{value}")
@@ -122,13 +144,15 @@ class Speaker(string.Formatter):
             return self._shapes[word](value, argument, params)
         return str(self.format_field(self.convert_field(value, conversion), spec))
 
-    def _value(self, name: str, params: Mapping[str, Any], *, optional: bool = False) -> Any:
+    def _value(self, name: str, params: Parameters, *, optional: bool = False) -> Any:
         """Return a parameter, or what a choice or a piece says."""
         if name in params:
             return params[name]
         first = re.split(r"[.\[]", name, maxsplit=1)[0]
         if first in params:
-            return self.get_field(name, (), params)[0]
+            with suppress(*[KeyError] * optional):  # a part that is not there
+                return self.get_field(name, (), params)[0]
+            return None
         piece = self._choices[first](**params) if first in self._choices else first
         if piece is None or (optional and piece not in self._pieces):
             return None if optional else ""

@@ -48,8 +48,6 @@ _AXIS = {"what": "axis", "axis": 1, "size": 8, "count": 3}
 _EXACT = {"basis": "elements", "every": True, "within": 0.0}
 _ROUNDED = {"basis": "elements", "every": False, "within": 2.4e-7}
 _STATISTICS = {"basis": "statistics", "every": True, "within": 2.7e-6}
-_NAME = {"setting": "actor.lr", "more": 0, "kind": "", "phases": [], "of_phase": False}
-_NAME.update(step=7, ranks=[])
 
 EXAMPLES = {
     "check_accuracy": {
@@ -57,21 +55,6 @@ EXAMPLES = {
             {**_WRONG, "reason": ""},
             {**_WRONG, "cell": "", "reason": "not_finite"},
             {**_WRONG, "call": "Cell.layers.0.Dense.backward", "reason": "shape"},
-        ],
-    },
-    "console": {
-        "stopped": [
-            {"state": state, "step": 3, "phase": phase, "ranks": ranks, "error": error}
-            for state, phase, ranks, error in (
-                ("running", None, [0], ""),
-                ("killed", "actor_update", [0, 1], ""),
-                ("interrupted", None, [3], ""),
-                ("failed", "actor_update", [0], "ValueError: loss"),
-            )
-        ],
-        "weights": [
-            {"compared": n, "different": different, "only_in_a": a, "only_in_b": b}
-            for n, different, a, b in ((3, 0, 0, 0), (0, 0, 0, 0), (3, 1, 2, 1))
         ],
     },
     "coverage": {
@@ -153,17 +136,5 @@ EXAMPLES = {
             {**_ROUNDED, "factor": 1.1547005, "root": [4, 3], "ddof": 4},
         ],
         "offset": [{**_EXACT, "offset": 0.5}, {**_STATISTICS, "offset": -1.0}],
-    },
-    "preflight": {
-        "name": [
-            {**_NAME, **some}
-            for some in (
-                {"step": 2, "ranks": [1, 2]},
-                {"setting": "", "ranks": [*range(20)]},
-                {"more": 1, "phases": ["actor_update"], "of_phase": True},
-                {"setting": "", "phases": ["actor_update", "critic_update"], "of_phase": True},
-                {"more": 3, "kind": "Dense", "phases": ["actor_update"]},
-            )
-        ],
     },
 }

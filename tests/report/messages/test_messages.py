@@ -8,20 +8,21 @@ import json
 import re
 import string
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from report.messages.chosen import EXAMPLES
 
 import mindrlhf_msprobe
+from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import Message, message, read_message, read_messages
 from mindrlhf_msprobe.findings import CulpritCode, Status
-from mindrlhf_msprobe.report import messages
-from mindrlhf_msprobe.report.messages import LANGUAGES, text_of, texts_in, words
+from mindrlhf_msprobe.report.messages import LANGUAGES, areas, say, text_of, texts_in, words
 from mindrlhf_msprobe.report.messages.templates import alternatives
 
 PACKAGE = Path(str(mindrlhf_msprobe.__file__)).parent
 TEXTS = PACKAGE / "report/messages/texts"
-AREAS = sorted(messages.areas())
+AREAS = sorted(area for area in areas() if not area.endswith(".pieces"))
 
 
 def inside(name, spec):
@@ -47,7 +48,7 @@ def places(text):
 
 def parameters(lang, area, text):
     """Return what a template must be given: what is said only under a condition may be left out."""
-    others = messages.pieces_in(lang, area).keys() | words.CHOICES.get(area, {}).keys()
+    others = texts_in(lang, f"{area}.pieces").keys() | words.CHOICES.get(area, {}).keys()
     top = (one for one in string.Formatter().parse(text) if one[1] and "?" not in one[2])
     return {re.split(r"[.\[]", name)[0] for _, name, _, _ in top} - others
 
@@ -57,7 +58,7 @@ def test_both_languages_say_the_same():
     for area in AREAS:
         english, chinese = texts_in("en", area), texts_in("zh", area)
         assert set(english) == set(chinese), area
-        made = messages.pieces_in("en", area).keys() | messages.pieces_in("zh", area).keys()
+        made = texts_in("en", f"{area}.pieces").keys() | texts_in("zh", f"{area}.pieces").keys()
         made |= words.CHOICES.get(area, {}).keys()
         for name in english:
             # English alone has plurals.
@@ -80,24 +81,20 @@ def test_sentences_stand_once_and_are_written_in_one_way(file):
     text = file.read_text(encoding="utf-8")
     found = json.loads(text, object_pairs_hook=once)
     assert text == json.dumps(found, indent=2, ensure_ascii=False) + "\n"
-    said = [found[area] for area in found if area != "#"]
-    texts = [one for of in said for n, one in of.items() if n != "#" and not isinstance(one, str)]
-    assert all({*one} <= {"#", *LANGUAGES} for one in texts)
+    keys = [key for area in found if area != "#" for key in found[area]]
+    assert all(re.fullmatch(r"#|\w+|\w+\.(#|en|zh)", key) for key in keys)
 
 
 def test_equal_texts_stand_once():
     """A code that says what another one says names it, so that a correction reaches both."""
-    stands, named = {}, []
-    for file in TEXTS.glob("*.json"):
-        for area, of in json.loads(file.read_text(encoding="utf-8")).items():
-            for name, one in of.items() if area != "#" else ():
-                if isinstance(one, str):
-                    named += [] if name == "#" else [one]
-                else:
-                    text = tuple(one.get(lang) for lang in LANGUAGES)
-                    stands.setdefault(text, []).append(f"{area}.{name}")
+    stands, named = {}, set()
+    for area, of in areas().items():
+        named |= {text for key, text in of.items() if "." not in key and key != "#"}
+        for name in {key.rpartition(".")[0] for key in of} - {""}:
+            text = tuple(of.get(f"{name}.{lang}") for lang in LANGUAGES)
+            stands.setdefault(text, []).append(f"{area}.{name}")
     assert [codes for codes in stands.values() if len(codes) > 1] == []
-    assert {*named} <= {codes[0] for codes in stands.values()}
+    assert named <= {codes[0] for codes in stands.values()}
 
 
 @pytest.mark.parametrize("area", words.CHOICES)
@@ -105,7 +102,7 @@ def test_what_is_chosen_has_words_in_both_languages(area):
     """A choice names a piece: one that a language lacks would show the code instead of a text."""
     nodes = ast.walk(ast.parse(inspect.getsource(words)))
     named = {node.value for node in nodes if isinstance(node, ast.Constant)}
-    english, chinese = (named & messages.pieces_in(lang, area).keys() for lang in LANGUAGES)
+    english, chinese = (named & texts_in(lang, f"{area}.pieces").keys() for lang in LANGUAGES)
     assert english == chinese
     assert english
 
@@ -122,12 +119,12 @@ LISTS = {
         [f"§{n}" for n in range(10)],
     ],
 }
-NUMBER = re.compile("#.*|(one|several|positive|negative)[?].*|(plus|size|millions|ordinal).*")
+NUMBER = re.compile("#.*|(one|several|positive|negative)[?].*|(plus|size|bytes|millions|ordinal).*")
 
 
 def reached(lang, area, text):
     """Yield (name, spec) of each place of a template, and of the pieces that it has."""
-    pieces = messages.pieces_in(lang, area)
+    pieces = texts_in(lang, f"{area}.pieces")
     for name, spec in places(text):
         yield name, spec
         word, _, prefix = spec.partition(" ")
@@ -151,7 +148,7 @@ def values_of(area, name, specs):
     if not found:
         texts = [alternatives(spec[1:]) for spec in specs if spec[:1] == "="]
         found = [key for of in texts for one in of if (key := one.split("->")[0])]
-        pieces = messages.pieces_in("en", area)
+        pieces = texts_in("en", f"{area}.pieces")
         prefixes = [spec.removeprefix("piece ") for spec in specs if spec.startswith("piece ")]
         found += [p.removeprefix(of) for of in prefixes for p in pieces if p.startswith(of)]
     found = found or [name]
@@ -180,7 +177,7 @@ def made_up(area, name):
                 specs |= {number: ["#", "?"] for number in ("others", "before", "by")}
     if specs.keys() & words.CHOICES.get(area, {}).keys():
         return []
-    pieces = messages.pieces_in("en", area).keys() | messages.pieces_in("zh", area).keys()
+    pieces = texts_in("en", f"{area}.pieces").keys() | texts_in("zh", f"{area}.pieces").keys()
     values = {at: values_of(area, at, of) for at, of in specs.items() if at not in pieces}
     first = {at: of[0] for at, of in values.items()}
     return [first, *({**first, at: one} for at, of in values.items() for one in of[1:])]
@@ -235,7 +232,9 @@ def calls():
                 continue
             code = node.args[0]
             if isinstance(code, ast.Constant) and isinstance(code.value, str):
-                yield path.name, node.lineno, code.value, [one.arg for one in node.keywords]
+                of_objects = [None] if name == "say" and len(node.args) > 1 else []
+                given = [*(one.arg for one in node.keywords), *of_objects]
+                yield path.name, node.lineno, code.value, given
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
@@ -246,7 +245,7 @@ def test_every_code_in_the_package_has_words_for_its_parameters(lang):
         where = f"{file}:{line}: {code}"
         assert area in AREAS, where
         assert name in texts_in(lang, area), where
-        if None not in given:  # **params
+        if None not in given:  # **params, or attributes of what it is said of
             assert parameters(lang, area, texts_in(lang, area)[name]) <= set(given), where
 
 
@@ -256,6 +255,15 @@ def test_a_code_that_is_not_known_is_said_as_it_is(lang):
     assert text_of(message("coverage.no_such", cells=3), lang) == "coverage.no_such(cells=3)"
     assert text_of(message("no_such.area"), lang) == "no_such.area"
     assert text_of(message("../etc.passwd"), lang) == "../etc.passwd"
+
+
+def test_a_sentence_is_said_of_what_was_found():
+    """Its parameters are those given, then attributes; what nobody has is no error."""
+    with speaking("en"):
+        place = SimpleNamespace(step=3, rank=1)
+        assert say("listing.in_time", place) == "step 3, rank 1, in the order of time:"
+        assert say("listing.in_time", place, rank=0) == "step 3, rank 0, in the order of time:"
+        assert say("listing.in_time", object(), step=3) == "listing.in_time(step=3)"
 
 
 def test_a_text_of_somebody_else_stays_as_it_is():
