@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import bisect_left
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.judging.by_statistics import compare_statistics
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
-    SMALL,
+    SPAN,
     ArrayComparison,
-    compare_arrays,
-    sum_part,
-    summed,
+    Lower,
+    Threads,
+    compare_tensors,
 )
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Sums, Tolerance
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.noise import Distance, by_distance, distance_of
 from mindrlhf_msprobe.comparison.judging.status import side_of_leaf, status_of_elements
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
@@ -32,7 +29,7 @@ from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.findings import Finding, Metrics, Side, Status
 from mindrlhf_msprobe.storage.arrays.expression import Expression
 from mindrlhf_msprobe.storage.arrays.fingerprint import fingerprint_of_parts
-from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, ArrayFileError, rounded
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
@@ -41,7 +38,7 @@ _IO = "parameters"
 _EXPLAINABLE = (Status.NON_FINITE, Status.DIFFERENT)
 
 
-def compare_parameter(pair: Pair, rank: int, tolerance: Tolerance, reading: Reading) -> Finding:
+def compare_parameter(pair: Pair, rank: int, tolerance: Tolerance, threads: Threads) -> Finding:
     """Compare one parameter; its elements where both sides have them, else statistics."""
     status, metrics = Status.UNREADABLE, None
     notes: Messages = ()
@@ -54,12 +51,12 @@ def compare_parameter(pair: Pair, rank: int, tolerance: Tolerance, reading: Read
     elif a.leaf.shape != b.leaf.shape:
         shapes = (str([*(record.leaf.shape or ())]) for record in (a, b))
         said = message("note.shapes", **dict(zip("ab", shapes)))
-        status, notes = Status.SHAPE_MISMATCH, (said, *_transposed(a, b, reading))
+        status, notes = Status.SHAPE_MISMATCH, (said, *_transposed(a, b, threads))
     else:
         stored = a.location is not None and b.location is not None
         compare = _by_elements if stored else _by_statistics
         try:
-            status, metrics, notes, sides = compare(a, b, tolerance, reading)
+            status, metrics, notes, sides = compare(a, b, tolerance, threads)
         except (CheckpointError, TypeError) as error:
             notes = (message("note.unreadable", why=error),)
     return finding_of(pair.record.name, rank, status, sides, notes, metrics)
@@ -68,17 +65,17 @@ def compare_parameter(pair: Pair, rank: int, tolerance: Tolerance, reading: Read
 _Judged = tuple[Status, "Metrics | None", Messages, tuple[Side, Side]]
 
 
-def _by_elements(a: Record, b: Record, tolerance: Tolerance, reading: Reading) -> _Judged:
-    compared, rounded_to = reading.compare(a, b, tolerance)
+def _by_elements(a: Record, b: Record, tolerance: Tolerance, threads: Threads) -> _Judged:
+    compared = _compared(a, b, tolerance, threads)
     status, metrics, notes = status_of_elements(a.leaf, b.leaf, compared, tolerance)
     if a.leaf.dtype != b.leaf.dtype and status is not Status.IDENTICAL:
         dtypes = {"a": a.leaf.dtype, "b": b.leaf.dtype}
         notes = (*notes, message("note.dtypes", **dtypes))
-        if rounded_to is not None and status is Status.DIFFERENT:
+        if compared.rounded_to is not None and status is Status.DIFFERENT:
             status = Status.WITHIN_TOLERANCE
-            notes = (message("checkpoint.rounded", **dtypes, to=rounded_to),)
+            notes = (message("checkpoint.rounded", **dtypes, to=compared.rounded_to),)
     if status in _EXPLAINABLE:
-        moved = _transposed(a, b, reading)
+        moved = _transposed(a, b, threads)
         if not moved and _are_near(*compared.norms):
             moved = _in_another_order(a, b)
         notes = (*notes, *moved)
@@ -90,9 +87,9 @@ def _by_elements(a: Record, b: Record, tolerance: Tolerance, reading: Reading) -
     return status, metrics, notes, (of_a, of_b)
 
 
-def _by_statistics(a: Record, b: Record, tolerance: Tolerance, reading: Reading) -> _Judged:
+def _by_statistics(a: Record, b: Record, tolerance: Tolerance, threads: Threads) -> _Judged:
     """Compare with what a run recorded without elements."""
-    x, y = (r.leaf if r.location is None else reading.describe(r) for r in (a, b))
+    x, y = (r.leaf if r.location is None else describe(r, threads) for r in (a, b))
     sides = side_of_leaf(a.name, x), side_of_leaf(b.name, y)
     if x.dtype != y.dtype and tolerance.bitwise:
         notes = (message("note.dtypes", a=x.dtype, b=y.dtype),)
@@ -100,26 +97,26 @@ def _by_statistics(a: Record, b: Record, tolerance: Tolerance, reading: Reading)
     return (*compare_statistics(x, y, tolerance), sides)
 
 
-def _transposed(a: Record, b: Record, reading: Reading) -> Messages:
+def _transposed(a: Record, b: Record, threads: Threads) -> Messages:
     """Say of two matrices that do not agree if the one is the other one transposed."""
     shape = a.leaf.shape or ()
     matrices = len(shape) == 2 and shape == (b.leaf.shape or ())[::-1] and all(shape)
     if not matrices or a.location is None or b.location is None:
         return ()
-    turned, lower = transposed(b), _lower(a.leaf.dtype, b.leaf.dtype)
+    turned, lower = transposed(b), Lower.of(a.leaf.dtype, b.leaf.dtype)
     try:
         # The first row alone: most matrices are no transpose, and few of its elements say so.
         x, y = (_elements(record).read(0, shape[1]) for record in (a, turned))
         same = np.array_equal(x, y, equal_nan=x.dtype.kind in "fc")
-        if not (same or _is_rounded(x, y, lower, a.leaf.dtype == lower)):
+        if not (same or (lower is not None and lower.rounds(x, y))):
             return ()
-        compared, rounded_to = reading.compare(a, turned, Tolerance())
+        compared = _compared(a, turned, Tolerance(), threads)
     except (CheckpointError, TypeError) as error:
         return (message("note.unreadable", why=error),)
-    if not compared.equal and rounded_to is None:
+    if not compared.equal and compared.rounded_to is None:
         return ()
-    dtypes = {"a": a.leaf.dtype, "b": b.leaf.dtype}
-    cast = () if compared.equal else (message("checkpoint.rounded", **dtypes, to=rounded_to),)
+    said = {"a": a.leaf.dtype, "b": b.leaf.dtype, "to": compared.rounded_to}
+    cast = () if compared.equal else (message("checkpoint.rounded", **said),)
     return (message("inside.transposed"), *cast)
 
 
@@ -142,7 +139,7 @@ def _in_another_order(a: Record, b: Record) -> Messages:
 
 
 def say_swapped(
-    pairs: Sequence[tuple[int, Pair]], findings: Sequence[Finding], reading: Reading
+    pairs: Sequence[tuple[int, Pair]], findings: Sequence[Finding], threads: Threads
 ) -> list[Finding]:
     """Return the findings; of a parameter that stands in the place of another one, they say which.
 
@@ -163,7 +160,7 @@ def say_swapped(
                 theirs = pairs[there][1].b
                 if there == here or mine is None or theirs is None or not _are_near(norm, other):
                     continue
-                if _are_one(mine, theirs, reading):
+                if _are_one(mine, theirs, threads):
                     places[here]["b"], places[there]["a"] = theirs.name, mine.name
                     break
     return [
@@ -185,11 +182,11 @@ def _are_near(a: float | None, b: float | None) -> bool:
     return a is not None and b is not None and abs(a - b) <= _NEAR * abs(a)
 
 
-def _are_one(a: Record, b: Record, reading: Reading) -> bool:
+def _are_one(a: Record, b: Record, threads: Threads) -> bool:
     """Return whether two parameters have the same elements, and not all of these are one number."""
     try:
         some = _elements(a).read(0, min(_size(a), SPAN))
-        return some.max() != some.min() and reading.compare(a, b, Tolerance())[0].equal
+        return some.max() != some.min() and _compared(a, b, Tolerance(), threads).equal
     except (CheckpointError, TypeError):
         return False
 
@@ -213,7 +210,7 @@ def finding_of(
 
 
 def against_noise(
-    finding: Finding, members: Sequence[Record], b: Record, reading: Reading
+    finding: Finding, members: Sequence[Record], b: Record, threads: Threads
 ) -> tuple[Finding, bool]:
     """Return the finding with how it stands to the noise, and whether that explains it.
 
@@ -230,7 +227,7 @@ def against_noise(
     values = (_size(b),) * (1 if b.leaf.is_discrete else 2)
 
     def distance(x: Record, y: Record) -> Distance:
-        return distance_of(reading.compare(x, y, Tolerance())[0], b.leaf)
+        return distance_of(_compared(x, y, Tolerance(), threads), b.leaf)
 
     try:
         noise = by_distance(b, members, distance, values)
@@ -248,6 +245,17 @@ def _size(record: Record) -> int:
     return math.prod(record.leaf.shape or ())
 
 
+def _compared(a: Record, b: Record, tolerance: Tolerance, threads: Threads) -> ArrayComparison:
+    """Compare the elements of two parameters of one shape, also as rounded to the lower dtype.
+
+    Raises:
+        CheckpointError: a file cannot be read.
+        TypeError: the elements are no numbers.
+    """
+    lower = Lower.of(a.leaf.dtype, b.leaf.dtype)
+    return compare_tensors(_elements(a), _elements(b), tolerance, threads, lower)
+
+
 def _elements(record: Record) -> Expression:
     """Return the elements of a parameter, to be read by spans.
 
@@ -261,145 +269,21 @@ def _elements(record: Record) -> Expression:
         raise CheckpointError.saying("unread.at", path=path, why=error) from None
 
 
-#: Elements that are read and compared at once; a multiple of BLOCK.
-SPAN = 4 * BLOCK
-_AHEAD = 2  # spans that each thread may be ahead of the one whose turn it is
-_FLOATS = {BFLOAT16: 16, "Float16": 16, "Float32": 32, "Float64": 64}  # and their bits
+def describe(record: Record, threads: Threads) -> Leaf:
+    """Return the statistics and the fingerprint of a parameter, as a run records them.
 
-_Found = TypeVar("_Found")
-#: Called with how many elements are done, and of how many.
-Progress = Callable[[int, int], None]
-
-
-class Reading:
-    """Compares parameters with several threads.
-
-    Args:
-        workers: how many; each holds a few spans of both sides.
-        total: how many elements there are to be compared.
-        progress: told how many are done.
+    Raises:
+        CheckpointError: a file cannot be read.
     """
+    statistics, elements = _Statistics(), _elements(record)
+    dtype, shape = record.leaf.dtype or "", record.leaf.shape or ()
 
-    def __init__(self, workers: int, total: int = 0, progress: Progress | None = None) -> None:
-        self._workers = workers
-        self._done, self._total, self._progress = 0, total, progress
-        self._pool = ThreadPoolExecutor(workers) if workers > 1 else None
+    def parts() -> Iterator[np.ndarray]:
+        for part in threads.in_order(elements.read, _size(record)):
+            statistics.add(part)
+            yield part
 
-    def __enter__(self) -> Reading:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    def compare(
-        self, a: Record, b: Record, tolerance: Tolerance
-    ) -> tuple[ArrayComparison, str | None]:
-        """Compare the elements of two parameters of one shape.
-
-        Returns:
-            Also the dtype to which the one was rounded, if that makes it the other one.
-
-        Raises:
-            CheckpointError: a file cannot be read.
-            TypeError: the elements are no numbers.
-        """
-        lower, size = _lower(a.leaf.dtype, b.leaf.dtype), _size(a)
-        is_low = a.leaf.dtype == lower
-        mine, theirs = _elements(a), _elements(b)
-
-        def of_span(start: int, stop: int) -> tuple[Sums, bool]:
-            x, y = mine.read(start, stop), theirs.read(start, stop)
-            found = sum_part(x, y, start, tolerance), _is_rounded(x, y, lower, is_low)
-            mine.give_back()
-            theirs.give_back()
-            return found
-
-        if size <= SMALL:
-            sides = (mine, theirs) if size else ()
-            x, y = [side.read(0, size) for side in sides] or [np.empty(0, np.float32)] * 2
-            self._told(size)
-            rounded = _is_rounded(x, y, lower, is_low)
-            return compare_arrays(x, y, tolerance), lower if rounded else None
-        found = [*self._in_order(of_span, size)]
-        rounded = lower is not None and all(is_rounded for _, is_rounded in found)
-        elements = summed([sums for sums, _ in found], size, tolerance)
-        return elements, lower if rounded else None
-
-    def describe(self, record: Record) -> Leaf:
-        """Return the statistics and the fingerprint of a parameter, as a run records them.
-
-        Raises:
-            CheckpointError: a file cannot be read.
-        """
-        statistics, elements = _Statistics(), _elements(record)
-        dtype, shape = record.leaf.dtype or "", record.leaf.shape or ()
-
-        def parts() -> Iterator[np.ndarray]:
-            for part in self._in_order(elements.read, _size(record)):
-                statistics.add(part)
-                yield part
-
-        return statistics.leaf(record.leaf, fingerprint_of_parts(dtype, shape, parts()))
-
-    def _in_order(self, work: Callable[[int, int], _Found], size: int) -> Iterator[_Found]:
-        """Yield what is found of each span of a parameter, in their order; few are held at once."""
-        spans = [(at, min(at + SPAN, size)) for at in range(0, size, SPAN)]
-        if self._pool is None or len(spans) == 1:
-            for start, stop in spans:
-                yield work(start, stop)
-                self._told(stop - start)
-            return
-        left = iter(spans)
-        running: deque[tuple[int, Future[_Found]]] = deque()
-        for start, stop in itertools.islice(left, _AHEAD * self._workers):
-            running.append((stop - start, self._pool.submit(work, start, stop)))
-        while running:
-            size, first = running.popleft()
-            yield first.result()
-            self._told(size)
-            for start, stop in itertools.islice(left, 1):
-                running.append((stop - start, self._pool.submit(work, start, stop)))
-
-    def _told(self, elements: int) -> None:
-        self._done = min(self._done + elements, self._total)
-        if self._progress is not None:
-            self._progress(self._done, self._total)
-
-
-def _lower(a: str | None, b: str | None) -> str | None:
-    """Return the dtype of 16 bits that one side has where the other one has more; else None."""
-    bits = {name: _FLOATS.get(name or "", 0) for name in (a, b)}
-    low, high = min(bits, key=lambda n: bits[n]), max(bits, key=lambda n: bits[n])
-    return low if bits[low] == 16 < bits[high] else None
-
-
-def _is_rounded(a: np.ndarray, b: np.ndarray, lower: str | None, a_is_low: bool) -> bool:
-    """Return whether elements of A and of B are equal once they are rounded to a lower dtype.
-
-    Args:
-        a_is_low: whether A has that dtype, and not B.
-    """
-    if lower is None:
-        return False
-    high, low = (b, a) if a_is_low else (a, b)
-    for at in range(0, high.size, BLOCK):
-        u, v = high[at : at + BLOCK], low[at : at + BLOCK]
-        if u.dtype == v.dtype == np.float32 and lower == BFLOAT16 and _same_bfloat16(u, v):
-            continue
-        if not np.array_equal(rounded(u, lower), rounded(v, lower), equal_nan=True):
-            return False
-    return True
-
-
-def _same_bfloat16(a: np.ndarray, b: np.ndarray) -> bool:
-    """Return whether float32 values are surely equal once rounded; of NaN it is not sure."""
-    x, y = a.view(np.uint32), b.view(np.uint32)
-    apart = x - y  # of bits: how far the one lies above the other, of one sign
-    near = (apart + np.uint32(0x7FFF)) < np.uint32(0xFFFF)  # less than half of a step
-    if not near.all():
-        return False
-    return not ((y & np.uint32(0xFFFF)).any() or np.isnan(b).any() or np.isnan(a).any())
+    return statistics.leaf(record.leaf, fingerprint_of_parts(dtype, shape, parts()))
 
 
 class _Statistics:

@@ -14,13 +14,13 @@ from mindrlhf_msprobe.common.patterns import pattern
 from mindrlhf_msprobe.common.printable import few_numbers, shortened
 from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.checkpoint_parameters import (
-    Progress,
-    Reading,
     against_noise,
     compare_parameter,
+    describe,
     finding_of,
     say_swapped,
 )
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import MOST_THREADS, Progress, Threads
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
 from mindrlhf_msprobe.comparison.pairing.composed import Composed
@@ -54,7 +54,6 @@ from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
 _PathLike = str | Path
-_MOST_WORKERS = 4
 _SHOWN = 4
 _TENSOR = "mindspore.Tensor"
 _ALONE = {"A": Status.ONLY_IN_A, "B": Status.ONLY_IN_B}
@@ -95,11 +94,11 @@ def compare_sides(
     for unused in unmatched(searches, [{*plan.names}]):
         raise UsageError.saying("error.rule_unused", pattern=unused)
     check_mapping(rules, plan.names)
-    threads = workers or min(available_cores(), _MOST_WORKERS)
+    count = workers or min(available_cores(), MOST_THREADS)
     total = sum(_size(pair) for _, pair in plan.pairs)
-    with Reading(threads, total, progress) as reading:
-        found = [_compare(rank, pair, allowed, further, reading) for rank, pair in plan.pairs]
-        said = say_swapped(plan.pairs, [one.finding for one in found], reading)
+    with Threads(count, total, progress) as threads:
+        found = [_compare(rank, pair, allowed, further, threads) for rank, pair in plan.pairs]
+        said = say_swapped(plan.pairs, [one.finding for one in found], threads)
     found = [replace(one, finding=finding) for one, finding in zip(found, said)]
     return _conclude((str(a), str(b)), sides, plan, found, common=common)
 
@@ -119,19 +118,19 @@ def suggest_for_checkpoints(
 
     def cells() -> tuple[list[Cell], list[Cell]]:
         sides = _open(a, step, b), _open(b, step, a)
-        with Reading(min(available_cores(), _MOST_WORKERS)) as reading:
-            mine, theirs = (_described(_of_rank(side, min(side.ranks)), reading) for side in sides)
+        with Threads(min(available_cores(), MOST_THREADS)) as threads:
+            mine, theirs = (_described(_of_rank(side, min(side.ranks)), threads) for side in sides)
         return cells_of_parameters(mine), cells_of_parameters(theirs)
 
     return propose(a, b, directory, cells)
 
 
-def _described(parameters: Parameters, reading: Reading) -> dict[str, Record]:
+def _described(parameters: Parameters, threads: Threads) -> dict[str, Record]:
     """Return the parameters of a network, without an optimizer's state, with their statistics."""
     network = {name: record for name, record in parameters.items() if not is_of_optimizer(name)}
     for name, record in network.items():
         if record.location is not None and record.leaf.why is None:
-            network[name] = replace(record, leaf=reading.describe(record))
+            network[name] = replace(record, leaf=describe(record, threads))
     return network
 
 
@@ -253,10 +252,10 @@ def _compare(
     pair: Pair,
     allowed: Tolerances,
     further: Sequence[Checkpoint],
-    reading: Reading,
+    threads: Threads,
 ) -> _Compared:
     tolerance, said = allowed.matching(*(record.name for record in pair.records))
-    found = compare_parameter(pair, rank, tolerance, reading)
+    found = compare_parameter(pair, rank, tolerance, threads)
     elements = 0 if found.metrics is None else _size(pair)
     if not tolerance.bitwise:
         found = replace(found, compared_by=said)
@@ -264,7 +263,7 @@ def _compare(
     if further and pair.a is not None and pair.b is not None and not found.status.agrees:
         others = (_of_rank(side, rank).get(pair.a.name) for side in further)
         members = [pair.a, *(record for record in others if record is not None)]
-        found, natural = against_noise(found, members, pair.b, reading)
+        found, natural = against_noise(found, members, pair.b, threads)
         passed = passed or natural
     return _Compared(found, elements, passed)
 

@@ -20,6 +20,7 @@ from mindrlhf_msprobe.comparison.engine.executor import (
     merged_problems,
     run,
 )
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import MOST_THREADS
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.status import load_decoder
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
@@ -188,7 +189,8 @@ def prepare(request: Request) -> Prepared:
     earlier = None if request.after is None else load_earlier(request.after)
     mapping, by_file, remarks = _mappings(request)
     job, notes = _job(request, chosen, mapping)
-    job = replace(job, msprobe_mapping=by_file)
+    threads = min(request.workers or available_cores(), MOST_THREADS)
+    job = replace(job, msprobe_mapping=by_file, threads=threads)
     within_one = job.sides[0].run is job.sides[1].run
     unlike = not within_one and job.sides[0].run.ranks != job.sides[1].run.ranks
     if request.layout is not None or unlike:  # the ranks of the runs divide the work

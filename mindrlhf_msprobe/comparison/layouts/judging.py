@@ -12,6 +12,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.by_statistics import PairFound
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import ALONE, Threads
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.comparison.judging.status import Decode, compare_records
 from mindrlhf_msprobe.comparison.pairing.composed import (
@@ -35,7 +36,11 @@ _ROUNDING = 1e-6  # of a mean or norm that was put together from those of parts
 
 
 def compare_joined(
-    a: Record, b: Record, tolerance: Tolerance, decode: Decode | None = None
+    a: Record,
+    b: Record,
+    tolerance: Tolerance,
+    decode: Decode | None = None,
+    threads: Threads = ALONE,
 ) -> PairFound:
     """Compare two records, one or both put together from several ranks; every copy counts.
 
@@ -44,7 +49,7 @@ def compare_joined(
     """
     variants = [_unlike_copies(record) for record in (a, b)]
     pairs = [(x, b) for x in variants[0]] + [(a, y) for y in variants[1][1:]]
-    found = [compare_records(x, _as_rounded(x, y), tolerance, decode) for x, y in pairs]
+    found = [compare_records(x, _as_rounded(x, y), tolerance, decode, threads) for x, y in pairs]
 
     def how_bad(one: PairFound) -> tuple[bool, float]:
         return one[0].agrees, -(0.0 if one[1] is None else float(one[1].max_abs_err or 0.0))
