@@ -178,18 +178,22 @@ def test_a_matrix_that_is_the_same_transposed_is_said_to_be(tmp_path, monkeypatc
 
 
 def test_what_stands_elsewhere_is_said_as_a_comparison_of_runs_says_it(tmp_path):
-    """Rows or columns in another order, halves exchanged, two parameters swapped."""
+    """Rows or columns in another order, halves exchanged, two parameters swapped, a bias moved."""
     a = {name: floats(6, 4) for name in ("rows", "columns", "halves", "one", "two", "three")}
+    a |= {"bias": floats(9), "inside": floats(6, 9)}
     a["norm"], a["other_norm"] = np.ones(4, np.float32), floats(4)
     b = {name: value.copy() for name, value in a.items()}
     b["rows"], b["columns"] = a["rows"][[1, 0, 2, 3, 5, 4]], a["columns"][:, [1, 0, 2, 3]]
     b["halves"] = np.roll(a["halves"], 3, axis=0)
+    b["bias"], b["inside"] = a["bias"][::-1].copy(), RNG.permuted(a["inside"], axis=1)
     b["one"], b["two"], b["three"] = a["two"], a["one"], a["three"] + 1
     b["norm"], b["other_norm"] = a["norm"] + 1, a["norm"]  # one number everywhere tells nothing
     notes = {finding.record: finding.note for finding in pair(tmp_path, a, b).weights}
     assert notes["rows"].startswith("moved, not changed: along axis 0, in another order: ")
     assert notes["columns"].startswith("moved, not changed: along axis 1, in another order: ")
     assert notes["halves"] == "moved, not changed: along axis 0, B is A turned by 3 of 6"
+    assert notes["bias"].startswith("moved, not changed: along axis 0, in another order: ")
+    assert notes["inside"].startswith("moved, not changed: along axis 1, each row holds")
     swapped = "swapped with another parameter: "
     assert (
         notes["one"]

@@ -15,6 +15,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
+from mindrlhf_msprobe.comparison.judging.moves import moved, said_of_change
 from mindrlhf_msprobe.comparison.mismatch.adapters import (
     Adapters,
     Merging,
@@ -468,10 +469,6 @@ def unlike_weights(walk: Walk) -> list[Weight]:
     ]
 
 
-#: Kinds of changes by which the same elements stand in other places.
-_MOVES = ("transposed", "order", "order_inside", "moved", "shifted")
-
-
 def _in_other_places(pair: WeightPair, pairs: Sequence[WeightPair]) -> Message | None:
     """Say where the elements of a parameter that differs stand, as a comparison of runs does.
 
@@ -481,7 +478,6 @@ def _in_other_places(pair: WeightPair, pairs: Sequence[WeightPair]) -> Message |
         return None
     # Much is loaded for it.
     from mindrlhf_msprobe.comparison.verdict.changes import in_another_place
-    from mindrlhf_msprobe.comparison.verdict.inside import differs
 
     others = (
         (p.theirs[0], p.mine, p.training[0], p.rollout)
@@ -489,12 +485,7 @@ def _in_other_places(pair: WeightPair, pairs: Sequence[WeightPair]) -> Message |
         if len(p.theirs) == 1 and p.rollout != pair.rollout
     )
     change = in_another_place(pair.theirs[0], pair.mine, others)
-    if change is None:
-        found = differs(pair.theirs[0], pair.mine)
-        change = None if found is None else found.change
-        if change is None or change.kind not in _MOVES:
-            return None
-    return Message(f"inside.{change.kind}", {"name": None, **change.parameters})
+    return moved(pair.theirs[0], pair.mine) if change is None else said_of_change(change)
 
 
 def _in_flight(walk: Walk) -> tuple[list[WeightPair], dict[str, InFlight]]:

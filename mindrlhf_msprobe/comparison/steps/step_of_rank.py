@@ -36,10 +36,9 @@ from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, across_fra
 from mindrlhf_msprobe.comparison.pairing.composed import gap_of
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, StepFilter
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import beside_of, is_across
-from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep
-from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, FusedRules
+from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, CellMapping, FusedRules
 from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRules
-from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan, plan_step
+from mindrlhf_msprobe.comparison.pairing.planner import CutStep, Pair, StepData, StepPlan, plan_step
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted, Tally, is_folded, tally_of
@@ -120,7 +119,9 @@ class Job:
                 a, b = (side.load(*at) for side in self.sides)
             a = self.under_names_of_b(a, b)
             self._loaded.clear()
-            self._loaded[at] = brought_together(self, a, b)
+            by_name = self.msprobe_mapping is not None
+            mapping = CellMapping(self.mapping, self.fused)
+            self._loaded[at] = brought_together(self.sides, mapping, a, b, by_name=by_name)
         return self._loaded[at]
 
     @property

@@ -16,6 +16,14 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.rules import first_answer
+from mindrlhf_msprobe.comparison.judging.moves import (
+    CHUNK,
+    MOST_SPANS,
+    Fitting,
+    are_several,
+    moves,
+    tells_one_number,
+)
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.verdict.changes import (
     epsilons,
@@ -24,14 +32,6 @@ from mindrlhf_msprobe.comparison.verdict.changes import (
     standardised,
 )
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
-from mindrlhf_msprobe.comparison.verdict.moves import (
-    CHUNK,
-    MOST_SPANS,
-    Fitting,
-    are_several,
-    moves,
-    tells_one_number,
-)
 from mindrlhf_msprobe.findings import Change, Inside, Some, Status
 from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
+from mindrlhf_msprobe.comparison.judging import moves
 from mindrlhf_msprobe.comparison.verdict import inside as inside_module
-from mindrlhf_msprobe.comparison.verdict import moves
 from mindrlhf_msprobe.comparison.verdict.inside import named, of_elements, of_statistics
 from mindrlhf_msprobe.report.comparison import render
 

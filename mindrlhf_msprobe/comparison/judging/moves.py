@@ -14,10 +14,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks
+from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Change
-from mindrlhf_msprobe.storage.arrays.npy import give_back
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back
+from mindrlhf_msprobe.storage.records import Record
 
 #: Bits without which an explanation is not told from others: one chance in a thousand.
 ENOUGH = 10.0
@@ -25,8 +29,10 @@ _MOST_COUNTED = 1 << 20  # elements among which others are counted
 _MOST_PAIRS = 1 << 16  # elements that differ and are looked at
 
 
+_MOST_MOVED = 1 << 26  # elements of a tensor that is looked into
 _MOST_SORTED = 1 << 24
-_MOST_PLACES = 4096  # along an axis, of which the order is looked at
+_MOST_PLACES = 1 << 22  # along an axis, of which the order is looked at
+_MOST_PERIODS = 4096
 #: What takes the place of what was moved away: nothing, or a label that a loss leaves out.
 _FILLED = (0, -100)
 _SHIFTS = (1, -1, 2, -2)
@@ -102,9 +108,29 @@ def differing(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
+def moved(a: Record, b: Record) -> Message | None:
+    """Say how the same elements stand in other places in B; None where they do not for certain."""
+    alike = a.leaf.dtype == b.leaf.dtype and a.leaf.shape == b.leaf.shape
+    if not alike or a.location is None or b.location is None:
+        return None
+    try:
+        x, y = a.array(), b.array()
+        fitting = moves(x, y, range(x.ndim)) if x.size else []
+    except (ArrayFileError, RunError, OSError, TypeError, ValueError):
+        return None
+    if len(fitting) != 1 or not fitting[0].is_certain():
+        return None
+    return said_of_change(fitting[0].change)
+
+
+def said_of_change(change: Change) -> Message:
+    """Say what was done to a parameter, beside its name."""
+    return Message(f"inside.{change.kind}", {"name": None, **change.parameters})
+
+
 def moves(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> list[Fitting]:
     """Return how the same elements may stand in other places."""
-    if a.dtype.kind == "b" or a.size > _MOST_SORTED:
+    if a.dtype.kind == "b" or a.size > _MOST_MOVED:
         return []
     found = [*_shifts(a, b, numbers)]
     if not _may_be_moved(a, b):
@@ -124,7 +150,7 @@ def moves(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> list[Fitting]
             change = Change("order", known | {"from": moved[:MOST_SPANS]})
             found = [one for one in found if one.change.parameters.get("axis") != number]
             found.append(fitting(change, bits_of_order(len(moved))))
-    if found or not np.array_equal(_in_order(a), _in_order(b)):
+    if found or a.size > _MOST_SORTED or not np.array_equal(_in_order(a), _in_order(b)):
         return found
     if a.ndim > 1 and np.array_equal(np.sort(a, axis=-1), np.sort(b, axis=-1)):
         change = Change("order_inside", {"axis": numbers[-1], "size": a.shape[-1]})
@@ -158,13 +184,27 @@ def _in_order(array: np.ndarray) -> np.ndarray:
 
 def _order(a: np.ndarray, b: np.ndarray, axis: int) -> list[int] | None:
     """Return from which place of A each place of B along an axis comes, if that is certain."""
-    rows = [np.ascontiguousarray(np.moveaxis(x, axis, 0)) for x in (a, b)]
-    places = {row.tobytes(): i for i, row in enumerate(rows[0])}
-    if len(places) < len(rows[0]):
-        return None
-    order = [places.get(row.tobytes()) for row in rows[1]]
-    known = [i for i in order if i is not None]
-    return known if len({*known}) == len(rows[0]) else None
+    keys = []
+    for x in (np.moveaxis(array, axis, 0) for array in (a, b)):
+        step = max(1, CHUNK * len(x) // x.size)
+        parts = (np.ascontiguousarray(x[at : at + step]) for at in range(0, len(x), step))
+        keys.append(np.concatenate([*map(keys_of_rows, parts)]))
+    order = order_between(*keys)
+    return None if order is None else order.tolist()
+
+
+def keys_of_rows(values: np.ndarray) -> np.ndarray:
+    """Return a fingerprint of each row of a contiguous array, uint64."""
+    rows = values.view(np.uint8).reshape(len(values), -1)
+    return np.array([xxhash.xxh3_64_intdigest(row.data) for row in rows], np.uint64)
+
+
+def order_between(mine: np.ndarray, theirs: np.ndarray) -> np.ndarray | None:
+    """Return which of `mine` each row of `theirs` is, given their keys; None if they are others."""
+    places = {key: number for number, key in enumerate(mine.tolist())}
+    order = np.array([places.get(key, -1) for key in theirs.tolist()], np.int64)
+    each_once = len(places) == len(mine) and np.array_equal(np.sort(order), np.arange(len(mine)))
+    return order if each_once else None
 
 
 def _shifts(a: np.ndarray, b: np.ndarray, numbers: Sequence[int]) -> Iterator[Fitting]:
@@ -198,7 +238,7 @@ def _tells_shift(x: np.ndarray, y: np.ndarray, shift: int, a: np.ndarray) -> boo
     Args:
         x, y: views of A and B.
     """
-    periods = range(1, min(len(x) // 2, _MOST_PLACES) + 1)
+    periods = range(1, min(len(x) // 2, _MOST_PERIODS) + 1)
     if any(_same(x[by : by + 1], x[:1]) and _same(*_overlap(x, x, by)) for by in periods):
         return False
     places = slice(shift, None) if shift > 0 else slice(None, shift)
