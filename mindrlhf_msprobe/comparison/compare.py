@@ -15,7 +15,9 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.patterns import pattern
 from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.engine.executor import (
+    FOLD_ABOVE,
     Engine,
+    Folding,
     Progress,
     merged_problems,
     run,
@@ -42,7 +44,7 @@ from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     Job,
     StepResult,
 )
-from mindrlhf_msprobe.comparison.steps.tally import FOLD_ABOVE, Folding, is_folded
+from mindrlhf_msprobe.comparison.steps.tally import is_folded
 from mindrlhf_msprobe.comparison.verdict.earlier import load_earlier, relation
 from mindrlhf_msprobe.comparison.verdict.first_difference import is_filtered
 from mindrlhf_msprobe.comparison.verdict.next_step import size_of
