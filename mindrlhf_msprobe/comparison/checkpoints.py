@@ -1,29 +1,41 @@
-"""Open two checkpoints, pair, compare, conclude; `mindrlhf_msprobe.api` writes the tables."""
+"""Open two checkpoints, pair, compare, conclude; `mindrlhf_msprobe.api` writes the tables.
+
+A parameter is read and compared in spans of a few MiB.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from pathlib import Path
+
+import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.patterns import pattern
 from mindrlhf_msprobe.common.printable import few_numbers, shortened
 from mindrlhf_msprobe.common.processes import available_cores
-from mindrlhf_msprobe.comparison.checkpoint_parameters import (
+from mindrlhf_msprobe.comparison.judging.by_statistics import compare_statistics
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
+    MOST_THREADS,
+    SPAN,
+    ArrayComparison,
+    Lower,
     Progress,
-    Reading,
-    against_noise,
-    compare_parameter,
-    finding_of,
-    say_swapped,
+    Threads,
+    compare_tensors,
 )
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.moves import moved
+from mindrlhf_msprobe.comparison.judging.noise import within_noise
+from mindrlhf_msprobe.comparison.judging.status import side_of_leaf, status_of_elements
+from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
-from mindrlhf_msprobe.comparison.pairing.composed import Composed
+from mindrlhf_msprobe.comparison.pairing.composed import Composed, transposed
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, check_paths, filters, unmatched
 from mindrlhf_msprobe.comparison.pairing.frameworks.suggest import (
     Cell,
@@ -41,8 +53,10 @@ from mindrlhf_msprobe.comparison.pairing.parameters import (
 )
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.findings import Finding, RuleUse, Side, Status
+from mindrlhf_msprobe.findings import Finding, Metrics, RuleUse, Side, Status
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
+from mindrlhf_msprobe.storage.arrays.expression import Expression
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, fingerprint_of_parts
 from mindrlhf_msprobe.storage.foreign.checkpoints.opening import is_checkpoint, open_checkpoint
 from mindrlhf_msprobe.storage.foreign.checkpoints.recorded import recorded_parameters
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
@@ -54,7 +68,6 @@ from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
 _PathLike = str | Path
-_MOST_WORKERS = 4
 _SHOWN = 4
 _TENSOR = "mindspore.Tensor"
 _ALONE = {"A": Status.ONLY_IN_A, "B": Status.ONLY_IN_B}
@@ -95,11 +108,11 @@ def compare_sides(
     for unused in unmatched(searches, [{*plan.names}]):
         raise UsageError.saying("error.rule_unused", pattern=unused)
     check_mapping(rules, plan.names)
-    threads = workers or min(available_cores(), _MOST_WORKERS)
+    count = workers or min(available_cores(), MOST_THREADS)
     total = sum(_size(pair) for _, pair in plan.pairs)
-    with Reading(threads, total, progress) as reading:
-        found = [_compare(rank, pair, allowed, further, reading) for rank, pair in plan.pairs]
-        said = say_swapped(plan.pairs, [one.finding for one in found], reading)
+    with Threads(count, total, progress) as threads:
+        found = [_compare(rank, pair, allowed, further, threads) for rank, pair in plan.pairs]
+        said = _say_swapped(plan.pairs, [one.finding for one in found], threads)
     found = [replace(one, finding=finding) for one, finding in zip(found, said)]
     return _conclude((str(a), str(b)), sides, plan, found, common=common)
 
@@ -119,19 +132,19 @@ def suggest_for_checkpoints(
 
     def cells() -> tuple[list[Cell], list[Cell]]:
         sides = _open(a, step, b), _open(b, step, a)
-        with Reading(min(available_cores(), _MOST_WORKERS)) as reading:
-            mine, theirs = (_described(_of_rank(side, min(side.ranks)), reading) for side in sides)
+        with Threads(min(available_cores(), MOST_THREADS)) as threads:
+            mine, theirs = (_described(_of_rank(side, min(side.ranks)), threads) for side in sides)
         return cells_of_parameters(mine), cells_of_parameters(theirs)
 
     return propose(a, b, directory, cells)
 
 
-def _described(parameters: Parameters, reading: Reading) -> dict[str, Record]:
+def _described(parameters: Parameters, threads: Threads) -> dict[str, Record]:
     """Return the parameters of a network, without an optimizer's state, with their statistics."""
     network = {name: record for name, record in parameters.items() if not is_of_optimizer(name)}
     for name, record in network.items():
         if record.location is not None and record.leaf.why is None:
-            network[name] = replace(record, leaf=reading.describe(record))
+            network[name] = replace(record, leaf=_describe(record, threads))
     return network
 
 
@@ -253,10 +266,10 @@ def _compare(
     pair: Pair,
     allowed: Tolerances,
     further: Sequence[Checkpoint],
-    reading: Reading,
+    threads: Threads,
 ) -> _Compared:
     tolerance, said = allowed.matching(*(record.name for record in pair.records))
-    found = compare_parameter(pair, rank, tolerance, reading)
+    found = _compare_parameter(pair, rank, tolerance, threads)
     elements = 0 if found.metrics is None else _size(pair)
     if not tolerance.bitwise:
         found = replace(found, compared_by=said)
@@ -264,9 +277,268 @@ def _compare(
     if further and pair.a is not None and pair.b is not None and not found.status.agrees:
         others = (_of_rank(side, rank).get(pair.a.name) for side in further)
         members = [pair.a, *(record for record in others if record is not None)]
-        found, natural = against_noise(found, members, pair.b, reading)
+        found, natural = _against_noise(found, members, pair.b, threads)
         passed = passed or natural
     return _Compared(found, elements, passed)
+
+
+_IO = "parameters"
+_EXPLAINABLE = (Status.NON_FINITE, Status.DIFFERENT)
+
+
+def _compare_parameter(pair: Pair, rank: int, tolerance: Tolerance, threads: Threads) -> Finding:
+    """Compare one parameter; its elements where both sides have them, else statistics."""
+    status, metrics = Status.UNREADABLE, None
+    notes: Messages = ()
+    a, b = pair.a, pair.b
+    sides = _side(a), _side(b)
+    if a is None or b is None:
+        status = Status.ONLY_IN_B if a is None else Status.ONLY_IN_A
+    elif (unread := next(((s, r) for s, r in zip("AB", (a, b)) if r.leaf.why), None)) is not None:
+        notes = (message("note.unreadable_side", side=unread[0], why=unread[1].leaf.why),)
+    elif a.leaf.shape != b.leaf.shape:
+        shapes = (str([*(record.leaf.shape or ())]) for record in (a, b))
+        said = message("note.shapes", **dict(zip("ab", shapes)))
+        status, notes = Status.SHAPE_MISMATCH, (said, *_transposed(a, b, threads))
+    else:
+        stored = a.location is not None and b.location is not None
+        compare = _by_elements if stored else _by_statistics
+        try:
+            status, metrics, notes, sides = compare(a, b, tolerance, threads)
+        except (CheckpointError, TypeError) as error:
+            notes = (message("note.unreadable", why=error),)
+    return _finding_of(pair.record.name, rank, status, sides, notes, metrics)
+
+
+_Found = tuple[Status, "Metrics | None", Messages, tuple[Side, Side]]
+
+
+def _by_elements(a: Record, b: Record, tolerance: Tolerance, threads: Threads) -> _Found:
+    compared = _compare_elements(a, b, tolerance, threads)
+    status, metrics, notes = status_of_elements(a.leaf, b.leaf, compared, tolerance)
+    if a.leaf.dtype != b.leaf.dtype and status is not Status.IDENTICAL:
+        dtypes = {"a": a.leaf.dtype, "b": b.leaf.dtype}
+        notes = (*notes, message("note.dtypes", **dtypes))
+        if compared.rounded_to is not None and status is Status.DIFFERENT:
+            status = Status.WITHIN_TOLERANCE
+            notes = (message("checkpoint.rounded", **dtypes, to=compared.rounded_to),)
+    if status in _EXPLAINABLE:
+        turned = _transposed(a, b, threads)
+        other = moved(a, b) if not turned and _are_near(*compared.norms) else None
+        notes = (*notes, *turned, *filter(None, [other]))
+    counts = ((m.nan_a, m.inf_a), (m.nan_b, m.inf_b)) if (m := metrics) else ((0, 0), (0, 0))
+    of_a, of_b = (
+        replace(_side(record), norm=norm, nan_count=nan, inf_count=inf)
+        for record, norm, (nan, inf) in zip((a, b), compared.norms, counts)
+    )
+    return status, metrics, notes, (of_a, of_b)
+
+
+def _by_statistics(a: Record, b: Record, tolerance: Tolerance, threads: Threads) -> _Found:
+    """Compare with what a run recorded without elements."""
+    x, y = (r.leaf if r.location is None else _describe(r, threads) for r in (a, b))
+    sides = side_of_leaf(a.name, x), side_of_leaf(b.name, y)
+    if x.dtype != y.dtype and tolerance.bitwise:
+        notes = (message("note.dtypes", a=x.dtype, b=y.dtype),)
+        return Status.DTYPE_MISMATCH, None, notes, sides
+    return (*compare_statistics(x, y, tolerance), sides)
+
+
+def _transposed(a: Record, b: Record, threads: Threads) -> Messages:
+    """Say of two matrices that do not agree if the one is the other one transposed."""
+    shape = a.leaf.shape or ()
+    matrices = len(shape) == 2 and shape == (b.leaf.shape or ())[::-1] and all(shape)
+    if not matrices or a.location is None or b.location is None:
+        return ()
+    turned, lower = transposed(b), Lower.of(a.leaf.dtype, b.leaf.dtype)
+    try:
+        # The first row alone: most matrices are no transpose, and few of its elements say so.
+        x, y = (_elements(record).read(0, shape[1]) for record in (a, turned))
+        same = np.array_equal(x, y, equal_nan=x.dtype.kind in "fc")
+        if not (same or (lower is not None and lower.rounds(x, y))):
+            return ()
+        compared = _compare_elements(a, turned, Tolerance(), threads)
+    except (CheckpointError, TypeError) as error:
+        return (message("note.unreadable", why=error),)
+    if not compared.equal and compared.rounded_to is None:
+        return ()
+    said = {"a": a.leaf.dtype, "b": b.leaf.dtype, "to": compared.rounded_to}
+    cast = () if compared.equal else (message("checkpoint.rounded", **said),)
+    return (message("inside.transposed"), *cast)
+
+
+def _say_swapped(
+    pairs: Sequence[tuple[int, Pair]], findings: Sequence[Finding], threads: Threads
+) -> list[Finding]:
+    """Return the findings; of a parameter that stands in the place of another one, they say which.
+
+    Args:
+        pairs: what each finding is of, with its rank.
+    """
+    by_kind: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for number, (one, (rank, _)) in enumerate(zip(findings, pairs)):
+        if one.status is Status.DIFFERENT and one.a.norm and one.b.norm:
+            by_kind[rank, one.a.dtype, one.b.dtype, one.a.shape].append(number)
+    places: dict[int, dict[str, str]] = defaultdict(dict)
+    for numbers in by_kind.values():
+        in_b = sorted((findings[number].b.norm or 0.0, number) for number in numbers)
+        for here in numbers:
+            norm, mine = findings[here].a.norm or 0.0, pairs[here][1].a
+            first = bisect_left(in_b, (norm - _NEAR * norm, 0))
+            for other, there in in_b[first : first + _MOST_NEAR]:
+                theirs = pairs[there][1].b
+                if there == here or mine is None or theirs is None or not _are_near(norm, other):
+                    continue
+                if _are_one(mine, theirs, threads):
+                    places[here]["b"], places[there]["a"] = theirs.name, mine.name
+                    break
+    return [
+        _with_note(one, message("inside.elsewhere", a=of.get("a"), b=of.get("b")))
+        if (of := places.get(number))
+        else one
+        for number, one in enumerate(findings)
+    ]
+
+
+_NEAR = 1e-6  # relative, of the norms of the same elements that were added in any order
+_MOST_NEAR = 8  # parameters of about one norm that are compared with one
+
+
+def _are_near(a: float | None, b: float | None) -> bool:
+    """Return whether two norms may be of the same elements, which were added in any order."""
+    return a is not None and b is not None and abs(a - b) <= _NEAR * abs(a)
+
+
+def _are_one(a: Record, b: Record, threads: Threads) -> bool:
+    """Return whether two parameters have the same elements, and not all of these are one number."""
+    try:
+        some = _elements(a).read(0, min(math.prod(a.leaf.shape or ()), SPAN))
+        return some.max() != some.min() and _compare_elements(a, b, Tolerance(), threads).equal
+    except (CheckpointError, TypeError):
+        return False
+
+
+def _side(record: Record | None) -> Side:
+    return Side() if record is None else Side(record.name, record.leaf.dtype, record.leaf.shape)
+
+
+def _finding_of(
+    name: str,
+    rank: int,
+    status: Status,
+    sides: tuple[Side, Side],
+    notes: Messages = (),
+    metrics: Metrics | None = None,
+) -> Finding:
+    """Return what is found of one entry of a checkpoint."""
+    found = Finding(name, status, 0, rank, None, _IO, name, *sides, metrics=metrics, notes=notes)
+    (why,) = suspicions([found])
+    return replace(found, suspicions=why) if why else found
+
+
+def _against_noise(
+    finding: Finding, members: Sequence[Record], b: Record, threads: Threads
+) -> tuple[Finding, bool]:
+    """Return the finding with how it stands to the noise, and whether that explains it.
+
+    Args:
+        members: the parameter of A and of A's repetitions, as far as they have it.
+    """
+    if finding.status not in _EXPLAINABLE:
+        return finding, False
+    runs = len(members) - 1
+    usable = [r.leaf for r in (*members, b) if r.location is not None and r.leaf.why is None]
+    same = len({(leaf.dtype, leaf.shape) for leaf in usable}) == 1
+    if not runs or len(usable) < runs + 2 or not same:
+        return _with_note(finding, message("checkpoint.no_noise")), False
+    try:
+        noise = within_noise(members[0], b, members[1:], threads)
+    except (RunError, ArrayFileError, OSError, ValueError) as error:
+        return _with_note(finding, message("note.noise_unknown", error=error)), False
+    assert noise is not None
+    status = Status.WITHIN_TOLERANCE if noise.natural else finding.status
+    return _with_note(replace(finding, status=status), noise.note), noise.natural
+
+
+def _with_note(finding: Finding, note: Message) -> Finding:
+    return replace(finding, notes=(*finding.notes, note))
+
+
+def _compare_elements(
+    a: Record, b: Record, tolerance: Tolerance, threads: Threads
+) -> ArrayComparison:
+    """Compare the elements of two parameters of one shape, also as rounded to the lower dtype.
+
+    Raises:
+        CheckpointError: a file cannot be read.
+        TypeError: the elements are no numbers.
+    """
+    lower = Lower.of(a.leaf.dtype, b.leaf.dtype)
+    return compare_tensors(_elements(a), _elements(b), tolerance, threads, lower)
+
+
+def _elements(record: Record) -> Expression:
+    """Return the elements of a parameter, to be read by spans.
+
+    Raises:
+        CheckpointError: a file that a run recorded cannot be read.
+    """
+    try:
+        return record.opened()
+    except (ArrayFileError, OSError, ValueError) as error:
+        path = str(record.file)
+        raise CheckpointError.saying("unread.at", path=path, why=error) from None
+
+
+def _describe(record: Record, threads: Threads) -> Leaf:
+    """Return the statistics and the fingerprint of a parameter, as a run records them.
+
+    Raises:
+        CheckpointError: a file cannot be read.
+    """
+    statistics, elements = _Statistics(), _elements(record)
+    dtype, shape = record.leaf.dtype or "", record.leaf.shape or ()
+
+    def parts() -> Iterator[np.ndarray]:
+        for part in threads.in_order(elements.read, math.prod(record.leaf.shape or ())):
+            statistics.add(part)
+            yield part
+
+    return statistics.leaf(record.leaf, fingerprint_of_parts(dtype, shape, parts()))
+
+
+class _Statistics:
+    """What is accumulated over the parts of a parameter; IEEE rules: one NaN makes them NaN."""
+
+    def __init__(self) -> None:
+        self._extremes: list[np.generic] = []
+        self._sum = self._squares = 0.0
+        self._nan = self._inf = 0
+        self._size = 0
+
+    def add(self, part: np.ndarray) -> None:
+        """Add a part."""
+        self._extremes += [part.max(), part.min()]
+        self._size += part.size
+        wide = part.astype(np.float64)
+        with np.errstate(all="ignore"):
+            self._sum += float(wide.sum())
+            self._squares += float(wide @ wide)
+        if part.dtype.kind == "f":
+            self._nan += int(np.isnan(part).sum())
+            self._inf += int(np.isinf(part).sum())
+
+    def leaf(self, leaf: Leaf, fingerprint: str) -> Leaf:
+        """Return the description of a parameter with what its parts, which were added, say."""
+        leaf = replace(leaf, fingerprint=fingerprint)
+        if not self._size:
+            return leaf
+        extremes = np.array(self._extremes)
+        leaf = replace(leaf, max=extremes.max().item(), min=extremes.min().item())
+        if leaf.dtype == "Bool":
+            return leaf
+        mean, norm = self._sum / self._size, float(np.sqrt(self._squares))
+        return replace(leaf, mean=mean, norm=norm, nan_count=self._nan, inf_count=self._inf)
 
 
 def _conclude(
@@ -362,7 +634,7 @@ def _texts(sides: tuple[Checkpoint, Checkpoint]) -> tuple[tuple[Finding, ...], l
         if a[name] != b[name]:
             status = Status.DIFFERENT
             notes = (message("note.values", a=repr(a[name]), b=repr(b[name])),)
-        found.append(finding_of(name, 0, status, values, notes))
+        found.append(_finding_of(name, 0, status, values, notes))
     alone = []
     for side, own, others in (("A", a, b), ("B", b, a)):
         names = [name for name in own if name not in others]

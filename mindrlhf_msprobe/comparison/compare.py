@@ -15,11 +15,14 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.patterns import pattern
 from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.engine.executor import (
+    FOLD_ABOVE,
     Engine,
+    Folding,
     Progress,
     merged_problems,
     run,
 )
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import MOST_THREADS
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.status import load_decoder
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
@@ -41,7 +44,7 @@ from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     Job,
     StepResult,
 )
-from mindrlhf_msprobe.comparison.steps.tally import FOLD_ABOVE, Folding, is_folded
+from mindrlhf_msprobe.comparison.steps.tally import is_folded
 from mindrlhf_msprobe.comparison.verdict.earlier import load_earlier, relation
 from mindrlhf_msprobe.comparison.verdict.first_difference import is_filtered
 from mindrlhf_msprobe.comparison.verdict.next_step import size_of
@@ -188,7 +191,8 @@ def prepare(request: Request) -> Prepared:
     earlier = None if request.after is None else load_earlier(request.after)
     mapping, by_file, remarks = _mappings(request)
     job, notes = _job(request, chosen, mapping)
-    job = replace(job, msprobe_mapping=by_file)
+    threads = min(request.workers or available_cores(), MOST_THREADS)
+    job = replace(job, msprobe_mapping=by_file, threads=threads)
     within_one = job.sides[0].run is job.sides[1].run
     unlike = not within_one and job.sides[0].run.ranks != job.sides[1].run.ranks
     if request.layout is not None or unlike:  # the ranks of the runs divide the work

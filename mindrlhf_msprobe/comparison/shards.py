@@ -35,9 +35,10 @@ from mindrlhf_msprobe.comparison.compare import (
     repetitions_of,
     runs_of,
 )
+from mindrlhf_msprobe.comparison.engine.executor import FOLD_ABOVE, Folding
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job, StepResult
-from mindrlhf_msprobe.comparison.steps.tally import FOLD_ABOVE, Counted, Folding, Tally
+from mindrlhf_msprobe.comparison.steps.tally import Counted, Tally
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.findings import Comparison, CoverageGap, Finding
 from mindrlhf_msprobe.storage.arrays import bounds

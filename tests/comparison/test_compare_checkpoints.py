@@ -12,7 +12,7 @@ from helpers.runs import record_training
 from openpyxl import load_workbook
 
 from mindrlhf_msprobe import RunError, Tolerance, UsageError, compare_checkpoints, open_run
-from mindrlhf_msprobe.comparison import checkpoint_parameters as parameters
+from mindrlhf_msprobe.comparison.judging.metrics import arrays
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK
 from mindrlhf_msprobe.findings import Outcome, Status
 from mindrlhf_msprobe.report.messages import text_of
@@ -56,7 +56,7 @@ def test_both_formats_with_the_same_values_are_identical(tmp_path):
 @pytest.mark.parametrize("size", [100, 5 * BLOCK + 77])
 def test_the_numbers_are_those_of_numpy(tmp_path, monkeypatch, dtype, size):
     """Of small parameters and of those that are read in several spans, by several threads."""
-    monkeypatch.setattr(parameters, "SPAN", BLOCK)
+    monkeypatch.setattr(arrays, "SPAN", BLOCK)
     a = (RNG.normal(size=size) * 100).astype(dtype)
     b = a.copy()
     changed = RNG.choice(size, size // 10, replace=False)
@@ -155,10 +155,10 @@ def test_shapes_are_never_cut_to_fit(tmp_path):
     assert {*statuses(found).values()} == {Status.SHAPE_MISMATCH}
 
 
-@pytest.mark.parametrize("span", [parameters.SPAN, 64])
+@pytest.mark.parametrize("span", [arrays.SPAN, 64])
 def test_a_matrix_that_is_the_same_transposed_is_said_to_be(tmp_path, monkeypatch, span):
     """Whatever its shape and size; one that is so in its first row alone is not."""
-    monkeypatch.setattr(parameters, "SPAN", span)
+    monkeypatch.setattr(arrays, "SPAN", span)
     a = {name: floats(30, 20) for name in ("w", "cast", "half")} | {"square": floats(9, 9)}
     b = {name: value.T.copy() for name, value in a.items()}
     b["cast"] = b["cast"].astype(np.float16)
@@ -178,18 +178,22 @@ def test_a_matrix_that_is_the_same_transposed_is_said_to_be(tmp_path, monkeypatc
 
 
 def test_what_stands_elsewhere_is_said_as_a_comparison_of_runs_says_it(tmp_path):
-    """Rows or columns in another order, halves exchanged, two parameters swapped."""
+    """Rows or columns in another order, halves exchanged, two parameters swapped, a bias moved."""
     a = {name: floats(6, 4) for name in ("rows", "columns", "halves", "one", "two", "three")}
+    a |= {"bias": floats(9), "inside": floats(6, 9)}
     a["norm"], a["other_norm"] = np.ones(4, np.float32), floats(4)
     b = {name: value.copy() for name, value in a.items()}
     b["rows"], b["columns"] = a["rows"][[1, 0, 2, 3, 5, 4]], a["columns"][:, [1, 0, 2, 3]]
     b["halves"] = np.roll(a["halves"], 3, axis=0)
+    b["bias"], b["inside"] = a["bias"][::-1].copy(), RNG.permuted(a["inside"], axis=1)
     b["one"], b["two"], b["three"] = a["two"], a["one"], a["three"] + 1
     b["norm"], b["other_norm"] = a["norm"] + 1, a["norm"]  # one number everywhere tells nothing
     notes = {finding.record: finding.note for finding in pair(tmp_path, a, b).weights}
     assert notes["rows"].startswith("moved, not changed: along axis 0, in another order: ")
     assert notes["columns"].startswith("moved, not changed: along axis 1, in another order: ")
     assert notes["halves"] == "moved, not changed: along axis 0, B is A turned by 3 of 6"
+    assert notes["bias"].startswith("moved, not changed: along axis 0, in another order: ")
+    assert notes["inside"].startswith("moved, not changed: along axis 1, each row holds")
     swapped = "swapped with another parameter: "
     assert (
         notes["one"]
@@ -300,8 +304,8 @@ def test_a_prefix_is_taken_off_also_behind_an_optimizers(tmp_path):
 @pytest.mark.parametrize("turned", [False, True], ids=["fused in A", "fused in B"])
 def test_a_fused_weight_is_compared_with_its_parts(tmp_path, monkeypatch, groups, turned):
     """And its bias, and an optimizer's state; in spans that end anywhere."""
-    monkeypatch.setattr(parameters, "SMALL", 8)
-    monkeypatch.setattr(parameters, "SPAN", BLOCK)
+    monkeypatch.setattr(arrays, "SMALL", 8)
+    monkeypatch.setattr(arrays, "SPAN", BLOCK)
     sizes, wide = {"q": 8, "k": 4, "v": 4}, BLOCK // 16 + 5
     apart = {f"model.{part}.weight": floats(n, wide) for part, n in sizes.items()}
     apart |= {f"model.{part}.bias": floats(n) for part, n in sizes.items()}

@@ -2,9 +2,7 @@
 
 The work is a list of steps, each of one rank. A step with large tensors comes back with pairs that
 are still to be compared; they are put together into chunks of about equal size, of which every
-worker takes the next. A pair that is large by itself comes back with what has to be known of its
-elements; that is answered span by span, and then the pair gets its status. Whoever does the work,
-the result is the same.
+worker takes the next. Whoever does the work, the result is the same.
 """
 
 from __future__ import annotations
@@ -18,17 +16,14 @@ from dataclasses import replace
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import Cut, Gathering, Part, answer_span
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     Job,
-    Large,
     PairResult,
     PairWork,
     StepResult,
-    compare_or_cut,
+    compare_pair,
     compare_step,
 )
-from mindrlhf_msprobe.comparison.steps.tally import Folding
 from mindrlhf_msprobe.findings import Finding, Side, Status
 from mindrlhf_msprobe.storage.place import StepPlace
 
@@ -71,27 +66,8 @@ class ChunkTask:
         return self.works[0].at
 
 
-@dataclass(frozen=True)
-class SpanTask:
-    """Compare one span of a large pair."""
-
-    work: PairWork
-    cut: Cut
-    number: int
-
-    @property
-    def key(self) -> tuple[int, ...]:
-        """What tells the task from all others."""
-        return (*self.question, self.number)
-
-    @property
-    def question(self) -> tuple[int, ...]:
-        """What tells the question from all others: the pair, and how many came before."""
-        return *self.work.at, len(self.work.answers)
-
-
-Task = StepTask | ChunkTask | SpanTask
-Result = tuple[StepResult, ...] | tuple["PairResult | Large", ...] | Part
+Task = StepTask | ChunkTask
+Result = tuple[StepResult, ...] | tuple[PairResult, ...]
 
 
 @dataclass(frozen=True)
@@ -113,9 +89,7 @@ def perform(job: Job, task: Task) -> Result | Failure:
                     if task.fold:
                         results[-1].fold()
             return tuple(results)
-        if isinstance(task, SpanTask):
-            return answer_span(task.cut, task.number)
-        return tuple(compare_or_cut(job, work) for work in task.works)
+        return tuple(compare_pair(job, work) for work in task.works)
     except Exception as error:
         return Failure(f"{type(error).__name__}: {error}")
 
@@ -189,7 +163,7 @@ def run(
         meanwhile: called in a thread once the workers are busy.
     """
     schedule = _Schedule(
-        rank_steps, progress, folding or Folding(None, len(rank_steps)), job.span_bytes
+        rank_steps, progress, folding or Folding(None, len(rank_steps)), job.chunk_bytes
     )
     here: Engine = ThisProcess(job)
     workers: Engine | None = None
@@ -233,13 +207,12 @@ class _Schedule:
         in_order = sorted(rank_steps, key=lambda at: (at.rank, at.step))
         self._left = deque(in_order)
         self._waiting: deque[PairWork] = deque()
-        self._begun: deque[Task] = deque()  # what is left of large pairs, and what failed once
-        self._gatherings: dict[tuple[int, ...], Gathering] = {}
+        self._begun: deque[Task] = deque()  # what failed once
         self._results: dict[StepPlace, StepResult] = {}
         self._open: dict[StepPlace, int] = {}
         self._failed_once: dict[tuple[int, ...], Message | str] = {}
         self._progress = progress
-        self._waiting_bytes = self._span_bytes = self._bytes_done = 0
+        self._waiting_bytes = self._bytes_done = 0
         self._records = self._records_done = 0
         self.running = 0
 
@@ -259,9 +232,8 @@ class _Schedule:
         if not steps or spent < _WORTH_SECONDS / 10:
             return 0.0
         done = steps * _BYTES_OF_A_STEP + self._bytes_done
-        waiting = self._waiting_bytes + self._span_bytes
-        left = (len(self._rank_steps) - steps) * (done + waiting) / steps
-        return spent * (left + waiting) / done
+        left = (len(self._rank_steps) - steps) * (done + self._waiting_bytes) / steps
+        return spent * (left + self._waiting_bytes) / done
 
     @property
     def finished(self) -> bool:
@@ -277,12 +249,7 @@ class _Schedule:
         """Return the next task; pairs that wait come first, so that few of them are held."""
         self.running += 1
         if self._begun:
-            begun = self._begun.popleft()
-            if isinstance(begun, SpanTask):
-                size = begun.cut.bytes(begun.number)
-                self._span_bytes -= size
-                self._bytes_done += size
-            return begun
+            return self._begun.popleft()
         if self._waiting:
             return self._next_chunk(workers)
         return self._next_steps(workers)
@@ -319,17 +286,12 @@ class _Schedule:
         self.running -= 1
         if isinstance(result, Failure):
             self._failed(task, result)
-        elif isinstance(result, tuple):
+        else:
             for found in result:
                 if isinstance(found, StepResult):
                     self._step_done(found)
-                elif isinstance(found, PairResult):
-                    self._settle(found)
                 else:
-                    self._begin(found)
-        else:
-            assert isinstance(task, SpanTask)
-            self._span_done(task, result)
+                    self._settle(found)
         if self._progress is not None:
             known = len(self._results)
             total = self._records * len(self._rank_steps) // max(1, known)
@@ -357,41 +319,8 @@ class _Schedule:
             self._results[at].finish()
             self._folding.finished(self._results[at])
 
-    def _begin(self, large: Large) -> None:
-        """Have a large pair compared span by span."""
-        work, cut = large.work, large.cut
-        tasks = [SpanTask(work, cut, number) for number in range(len(cut))]
-        self._gatherings[tasks[0].question] = Gathering(cut)
-        self._begun.extend(tasks)
-        size = sum(map(cut.bytes, range(len(cut))))
-        self._span_bytes += size
-        self._bytes_done = max(0, self._bytes_done - size)
-
-    def _span_done(self, task: SpanTask, part: Part) -> None:
-        gathering = self._gatherings.get(task.question)
-        if gathering is None:  # the answer is known, or given up, already
-            return
-        answer = gathering.add(task.number, part)
-        if answer is not None:
-            known = *task.work.answers, (task.cut.question.key, answer)
-            self._compare_again(task, replace(task.work, answers=known))
-
-    def _compare_again(self, task: SpanTask, work: PairWork) -> None:
-        """Compare a pair with what is known now; what is left of its spans is given up."""
-        del self._gatherings[task.question]
-        left: deque[Task] = deque()
-        for other in self._begun:
-            if isinstance(other, SpanTask) and other.question == task.question:
-                self._span_bytes -= other.cut.bytes(other.number)
-            else:
-                left.append(other)
-        self._begun = left
-        self._begun.appendleft(ChunkTask((work,)))
-
     def _failed(self, task: Task, failure: Failure) -> None:
         """Do a task that failed once more, in smaller parts, before giving it up."""
-        if isinstance(task, SpanTask) and task.question not in self._gatherings:
-            return  # the answer is known, or given up, already
         if isinstance(task, StepTask) and len(task.steps) > 1:
             alone = (replace(task, steps=(step,)) for step in reversed(task.steps))
             self._begun.extendleft(alone)
@@ -401,14 +330,10 @@ class _Schedule:
         elif task.key not in self._failed_once:
             self._failed_once[task.key] = failure.reason
             self._begun.appendleft(task)
-            if isinstance(task, SpanTask):
-                self._span_bytes += task.cut.bytes(task.number)
         else:
             two = {"first": self._failed_once[task.key], "second": failure.reason}
             notes = (message("note.two_tries", **two),)
-            if isinstance(task, SpanTask):
-                self._compare_again(task, replace(task.work, answers=(), given_up=notes))
-            elif isinstance(task, ChunkTask):
+            if isinstance(task, ChunkTask):
                 self._settle(PairResult(*task.works[0].at, Status.UNREADABLE, None, notes, ()))
             else:
                 self._step_done(_given_up(task, notes))
@@ -416,6 +341,68 @@ class _Schedule:
     def results(self) -> list[StepResult]:
         """Return what was found, in the order of the steps."""
         return [self._results[at] for at in self._rank_steps]
+
+
+#: Records, of which more are not listed one by one where they agree.
+FOLD_ABOVE = 50_000
+
+
+class Folding:
+    """Decides what is let go of while the steps of a comparison come in.
+
+    Attributes:
+        many: whether there are more records than are held as objects.
+
+    Args:
+        above: how many records are listed at most, and held as objects; None: all.
+        steps: how many there will be.
+        all_rows: list more of them, too.
+    """
+
+    def __init__(self, above: int | None, steps: int, *, all_rows: bool = False) -> None:
+        self._above = above
+        self._all_rows = all_rows
+        self._expected = steps
+        self._finished: list[StepResult] = []
+        self._records = self._come = 0
+        self._first: StepResult | None = None
+        self.many = False
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether there seem to be too many records; what agrees may be counted wholesale then."""
+        if self._above is None or self._all_rows or not self._come:
+            return False
+        return self.many or self._records * self._expected > self._above * self._come
+
+    def came(self, result: StepResult) -> None:
+        """Take note of a step, of which some pairs may still be compared."""
+        self._records += result.records
+        self._come += 1
+
+    def finished(self, result: StepResult) -> None:
+        """Take in a step that is finished, and let go of what agrees if there is too much."""
+        if self._above is None:
+            return
+        self._finished.append(result)
+        self.many = self.many or self._records > self._above
+        if self.many:
+            for each in self._finished:
+                self._let_go(each)
+            self._finished.clear()
+
+    def _let_go(self, result: StepResult) -> None:
+        """Fold a step, but the one of the first divergence so far: it has to be explained."""
+        if self._all_rows:
+            result.pack()
+            return
+        result.folded = True
+        order, first = result.order, self._first
+        later = order is None or (first is not None and (first.order or ()) <= order)
+        self._first, other = (first, result) if later else (result, first)
+        if other is not None:
+            other.fold()
+            other.pack()
 
 
 def _given_up(task: StepTask, notes: Messages) -> StepResult:

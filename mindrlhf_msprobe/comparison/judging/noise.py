@@ -16,7 +16,12 @@ from collections.abc import Callable, Sequence
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.by_statistics import same_fingerprint
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import AT_ONCE, ArrayComparison, Elements
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
+    ALONE,
+    ArrayComparison,
+    Threads,
+    compare_tensors,
+)
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -55,20 +60,19 @@ class Noise:
 
 
 def within_noise(
-    a: Record, b: Record, repetitions: Sequence[Record | None], elements: Elements = AT_ONCE
+    a: Record, b: Record, repetitions: Sequence[Record | None], threads: Threads = ALONE
 ) -> Noise | None:
     """Compare the difference of `a` and `b` with that of `a` and its repetitions.
 
     Args:
         repetitions: what each repetition recorded there, None where it has none.
-        elements: compares tensors.
+        threads: share what is large.
 
     Returns:
         None if no repetition recorded it.
 
     Raises:
         ArrayFileError, OSError, TypeError, ValueError: a file cannot be read.
-        Unanswered: the tensors are large, and what `elements` does not know yet.
     """
     known = [record for record in repetitions if record is not None and not record.leaf.why]
     if not known:
@@ -87,7 +91,8 @@ def within_noise(
         return by_distance(b, members, _of_statistics, (size,))
 
     def of_elements(x: Record, y: Record) -> Distance:
-        return distance_of(elements.compare((x, y), (x.array(), y.array()), Tolerance()), leaf)
+        compared = compare_tensors(x.opened(), y.opened(), Tolerance(), threads)
+        return distance_of(compared, leaf)
 
     return by_distance(b, members, of_elements, (size,) if leaf.is_discrete else (size, size))
 

@@ -28,10 +28,11 @@ from mindrlhf_msprobe.comparison.judging.by_statistics import (
     same_fingerprint,
 )
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
-    AT_ONCE,
+    ALONE,
     ArrayComparison,
-    Elements,
-    compare_opened,
+    Threads,
+    compare_tensors,
+    same_elements,
 )
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
     Tolerance,
@@ -45,7 +46,6 @@ from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Side, Status
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.expression import WHOLE
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.foreign.dialect import DIALECTS
 from mindrlhf_msprobe.storage.leaves import Leaf
@@ -182,22 +182,19 @@ def compare_records(
     b: Record,
     tolerance: Tolerance,
     decode: Decode | None = None,
-    elements: Elements = AT_ONCE,
+    threads: Threads = ALONE,
 ) -> PairFound:
     """Compare two records and return status, metrics (with the tensors at hand) and notes.
 
     Args:
         decode: shows token ids as text.
-        elements: compares tensors.
-
-    Raises:
-        Unanswered: the tensors are large, and what `elements` does not know yet.
+        threads: share what is large.
     """
     found = (
         _compare_unreadable(a, b)
         or _compare_no_gradient(a, b)
         or _compare_scalars(a.leaf, b.leaf, tolerance)
-        or _compare_texts(a, b, elements)
+        or _compare_texts(a, b, threads)
         or _compare_dtypes(a.leaf, b.leaf, tolerance)
     )
     if found is not None:
@@ -207,7 +204,7 @@ def compare_records(
         return Status.SHAPE_MISMATCH, None, _with_tokens(notes, a, b, decode)
     if a.location is None or b.location is None:
         return compare_statistics(a.leaf, b.leaf, tolerance)
-    status, metrics, notes = _compare_arrays(a, b, tolerance, elements)
+    status, metrics, notes = _compare_arrays(a, b, tolerance, threads)
     if status is Status.DIFFERENT and metrics is not None:
         notes = _with_tokens(notes, a, b, decode, metrics.first_mismatch)
     return status, metrics, notes
@@ -241,7 +238,7 @@ def _of_file(record: Record, error: ArrayFileError) -> Message:
     return message("unread.of_file", file=file, why=error.said)
 
 
-def _compare_texts(a: Record, b: Record, elements: Elements) -> PairFound | None:
+def _compare_texts(a: Record, b: Record, threads: Threads) -> PairFound | None:
     """Compare key data that were saved as text; texts of unlike length are simply different.
 
     None where not both are texts.
@@ -250,7 +247,7 @@ def _compare_texts(a: Record, b: Record, elements: Elements) -> PairFound | None
         return None
     texts = isinstance(a.leaf.value, str) and isinstance(b.leaf.value, str)
     if a.leaf.shape == b.leaf.shape and a.location is not None and b.location is not None:
-        status, metrics, notes = _compare_arrays(a, b, Tolerance(), elements)
+        status, metrics, notes = _compare_arrays(a, b, Tolerance(), threads)
     elif texts:
         same = a.leaf.value == b.leaf.value and a.leaf.shape == b.leaf.shape
         status, metrics, notes = Status.IDENTICAL if same else Status.DIFFERENT, None, ()
@@ -382,7 +379,7 @@ def _compare_values(a: Any, b: Any, tolerance: Tolerance) -> PairFound:
     return Status.WITHIN_TOLERANCE if close else Status.DIFFERENT, None, notes
 
 
-def _compare_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elements) -> PairFound:
+def _compare_arrays(a: Record, b: Record, tolerance: Tolerance, threads: Threads) -> PairFound:
     sides = []
     for record, side in ((a, "A"), (b, "B")):
         try:
@@ -391,14 +388,9 @@ def _compare_arrays(a: Record, b: Record, tolerance: Tolerance, elements: Elemen
             return Status.UNREADABLE, None, _unreadable(side, _of_file(record, error))
     same_prints = same_fingerprint(a.leaf, b.leaf)
     try:
-        sizes = [math.prod(one.shape) * one.numpy_dtype.itemsize for one in sides]
-        if any(not one.is_view and size > WHOLE for one, size in zip(sides, sizes)):
-            compared = compare_opened(sides[0], sides[1], tolerance)
-            return status_of_elements(a.leaf, b.leaf, compared, tolerance)
-        opened = sides[0].array(), sides[1].array()
-        if same_prints and elements.same_bytes((a, b), opened):
+        if same_prints and same_elements(sides[0].array(), sides[1].array(), threads):
             return Status.IDENTICAL, None, ()
-        compared = elements.compare((a, b), opened, tolerance)
+        compared = compare_tensors(sides[0], sides[1], tolerance, threads)
     except (OSError, TypeError, ValueError) as error:
         return Status.UNREADABLE, None, (message("note.unreadable", why=error),)
     status, metrics, notes = status_of_elements(a.leaf, b.leaf, compared, tolerance)

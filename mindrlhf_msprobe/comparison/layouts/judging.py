@@ -12,6 +12,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.by_statistics import PairFound
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import ALONE, Threads, compare_tensors
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.comparison.judging.status import Decode, compare_records
 from mindrlhf_msprobe.comparison.pairing.composed import (
@@ -23,8 +24,9 @@ from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.arrays.expression import (
     CHUNK,
     WHOLE,
+    Expression,
     Tile,
-    boxes_of_span,
+    Tiled,
 )
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import MEAN, SUM
@@ -35,7 +37,11 @@ _ROUNDING = 1e-6  # of a mean or norm that was put together from those of parts
 
 
 def compare_joined(
-    a: Record, b: Record, tolerance: Tolerance, decode: Decode | None = None
+    a: Record,
+    b: Record,
+    tolerance: Tolerance,
+    decode: Decode | None = None,
+    threads: Threads = ALONE,
 ) -> PairFound:
     """Compare two records, one or both put together from several ranks; every copy counts.
 
@@ -44,7 +50,7 @@ def compare_joined(
     """
     variants = [_unlike_copies(record) for record in (a, b)]
     pairs = [(x, b) for x in variants[0]] + [(a, y) for y in variants[1][1:]]
-    found = [compare_records(x, _as_rounded(x, y), tolerance, decode) for x, y in pairs]
+    found = [compare_records(x, _as_rounded(x, y), tolerance, decode, threads) for x, y in pairs]
 
     def how_bad(one: PairFound) -> tuple[bool, float]:
         return one[0].agrees, -(0.0 if one[1] is None else float(one[1].max_abs_err or 0.0))
@@ -115,7 +121,8 @@ def _which_parts(
         assert taken is not None
         copies = range(made.copies) if len(variants) == 1 else [taken.taken]
         if stored:
-            tiles = _by_elements(variant, taken, other, tolerance)
+            both = variant.opened(), other.opened()
+            tiles = [tile for tile in taken.tiles if _differs(*both, tile, tolerance)]
         else:
             tiles = _by_extremes(taken, other)
         for tile in tiles:
@@ -130,32 +137,15 @@ def _which_parts(
         yield message("note.parts_differ", side=side, ranks=sorted(odd), others=others)
 
 
-def _by_elements(own: Record, made: Assembly, other: Record, tolerance: Tolerance) -> list[Tile]:
-    """Return the parts that differ somewhere."""
-    readers = own.opened(), other.opened()
-    found = []
-    for tile in made.tiles:
-        size = math.prod(tile.shape)
-        spans = ((at, min(at + CHUNK, size)) for at in range(0, size, CHUNK))
-        for start, shape in (box for span in spans for box in boxes_of_span(tile.shape, *span)):
-            at = [t + s for t, s in zip(tile.start, start)]
-            same = _same(readers[0].box(at, shape), readers[1].box(at, shape), tolerance)
-            for reader in readers:
-                reader.give_back()
-            if not same:
-                found.append(tile)
-                break
-    return found
-
-
-def _same(x: np.ndarray, y: np.ndarray, tolerance: Tolerance) -> bool:
-    with np.errstate(all="ignore"):
-        same = (x == y) | ((x != x) & (y != y))
-        if tolerance.bitwise or same.all():
-            return bool(same.all())
-        u, v = x.astype(np.float64), y.astype(np.float64)
-        allowed = tolerance.atol + tolerance.rtol * np.maximum(abs(u), abs(v))
-        return bool((same | (abs(u - v) <= allowed)).all())
+def _differs(own: Expression, other: Expression, tile: Tile, tolerance: Tolerance) -> bool:
+    """Return whether two tensors differ somewhere in a part of the whole."""
+    begin = (0,) * len(tile.shape)
+    cut = [Tile(begin, tile.shape, 0, tile.start)]
+    a, b = (Tiled([side], cut, tile.shape) for side in (own, other))
+    compared = compare_tensors(a, b, tolerance)
+    a.give_back()
+    b.give_back()
+    return not (compared.equal or (compared.within and not tolerance.bitwise))
 
 
 def _by_extremes(made: Assembly, other: Record) -> list[Tile]:

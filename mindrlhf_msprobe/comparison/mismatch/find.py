@@ -37,12 +37,15 @@ from mindrlhf_msprobe.comparison.mismatch.conclude import (
 )
 from mindrlhf_msprobe.comparison.mismatch.exact import Evidence, certificate, evidence
 from mindrlhf_msprobe.comparison.mismatch.experts import other_experts, said_of_experts
-from mindrlhf_msprobe.comparison.mismatch.networks import said_of_modes, unused_rules
+from mindrlhf_msprobe.comparison.mismatch.networks import (
+    said_of_modes,
+    unlike_weights,
+    unused_rules,
+)
 from mindrlhf_msprobe.comparison.mismatch.reordered import reordered
 from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled, not_finite
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, read_side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-from mindrlhf_msprobe.comparison.mismatch.weights import unlike_weights
 from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping, load_cells
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of

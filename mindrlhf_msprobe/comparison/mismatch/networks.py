@@ -1,21 +1,25 @@
-"""What two networks do not have in common: cells that ran in one alone, their modes, and lines of a
-mapping that fit nothing in them.
+"""What two networks do not have in common: cells that ran in one alone, parameters, modes,
+and lines of a mapping that fit nothing in them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.comparison.judging.moves import moved, said_of_change
 from mindrlhf_msprobe.comparison.mismatch.growth import kind_of
-from mindrlhf_msprobe.comparison.mismatch.sides import Side
+from mindrlhf_msprobe.comparison.mismatch.sides import Side, read_parameters
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
+from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair, compare_weights
 from mindrlhf_msprobe.comparison.pairing.fused import by_rule
 from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, Name, NameRule, with_numbers
 from mindrlhf_msprobe.comparison.preflight.networks import mode_of
 from mindrlhf_msprobe.errors import nearest_of
-from mindrlhf_msprobe.findings.mismatch import is_around
+from mindrlhf_msprobe.findings.mismatch import InFlight, Weight, is_around
 from mindrlhf_msprobe.storage.manifest.run_file import Mode
-from mindrlhf_msprobe.storage.records import cell_of_parameter
+from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
 
 
 def ran_alone(walk: Walk, name: Name, around: str) -> Message | None:
@@ -76,6 +80,90 @@ def _is_usual(walk: Walk, name: Name, cell: str) -> bool:
             if any(like in cells for cells in walk.cells_alone):
                 return True
     return False
+
+
+def unlike_weights(walk: Walk) -> list[Weight]:
+    """Return the parameters that differ: since when, and whose they still are."""
+    unlike, in_flight = _in_flight(walk)
+    unlike += [p for p in walk.weights.unequal if p.rollout not in walk.merged]
+    since = {pair.rollout: walk.rollout.step for pair in unlike}
+    stale: dict[str, int] = {}
+    differing = {*since}
+    both, rank = [(side.run, side.phase) for side in walk.sides], walk.rollout.rank
+    before = {step for run, _ in both for step in run.steps if step < walk.rollout.step}
+    for step in sorted(before, reverse=True) if unlike else ():
+        if not all(phase in run.phases_at(step, rank) for run, phase in both):
+            break
+        rollout, training = (read_parameters(run, phase, step, rank) for run, phase in both)
+        for pair in _pairs(walk, walk.rollout.parameters, training):
+            if pair.is_brought_over and pair.rollout in since:
+                stale.setdefault(pair.rollout, step)
+        differing &= {p.rollout for p in _pairs(walk, rollout, training) if p.equal is False}
+        since |= dict.fromkeys(differing, step)
+        if not differing and len(stale) == len(unlike):
+            break
+    return [
+        Weight(
+            *(p.rollout, p.training, p.relative, p.dtypes),
+            *(since[p.rollout], stale.get(p.rollout), p.rounded, in_flight.get(p.rollout)),
+            *(p.lacks, _in_other_places(p, walk.weights.pairs)),
+        )
+        for p in unlike
+    ]
+
+
+def _in_other_places(pair: WeightPair, pairs: Sequence[WeightPair]) -> Message | None:
+    """Say where the elements of a parameter that differs stand, as a comparison of runs does.
+
+    The training is A, the rollout B. None where they stand in no other places, or were not stored.
+    """
+    if len(pair.theirs) != 1 or pair.rounded is not None or pair.lacks:
+        return None
+    # Much is loaded for it.
+    from mindrlhf_msprobe.comparison.verdict.changes import in_another_place
+
+    others = (
+        (p.theirs[0], p.mine, p.training[0], p.rollout)
+        for p in pairs
+        if len(p.theirs) == 1 and p.rollout != pair.rollout
+    )
+    change = in_another_place(pair.theirs[0], pair.mine, others)
+    return moved(pair.theirs[0], pair.mine) if change is None else said_of_change(change)
+
+
+def _in_flight(walk: Walk) -> tuple[list[WeightPair], dict[str, InFlight]]:
+    """Return what updates changed while the rollout generated.
+
+    Returns:
+        The parameters that agree at first and differ later; and when each parameter, by name,
+        began to agree, or to differ.
+    """
+    held = dict(walk.rollout.parameters)
+    before = {pair.rollout: pair for pair in walk.weights.pairs}
+    changes: dict[str, tuple[int, WeightPair]] = {}  # the call of the last change, and since then
+    for call, update in sorted(walk.rollout.updates.items()):
+        held |= update
+        for pair in _pairs(walk, held, walk.training.parameters):
+            known = changes.get(pair.rollout, (0, before.get(pair.rollout, pair)))[1]
+            if known.is_brought_over != pair.is_brought_over:
+                changes[pair.rollout] = call, pair
+    unlike = []
+    found = {}
+    places = {call: walk.last_place(call) for call in {call for call, _ in changes.values()}}
+    for name, (call, pair) in changes.items():
+        was, brought = before[name], pair.is_brought_over
+        if was.is_brought_over == brought:
+            continue  # changed twice: it ends as it began
+        found[name] = InFlight(call, places[call], brought)
+        if not brought:
+            unlike.append(pair)
+    return unlike, found
+
+
+def _pairs(
+    walk: Walk, rollout: Mapping[str, Record], training: Mapping[str, Record]
+) -> tuple[WeightPair, ...]:
+    return compare_weights(rollout, training, walk.names, walk.mapping.fused).pairs
 
 
 _DROPS = "dropout"  # part of the class of what leaves values out at random in training

@@ -9,12 +9,10 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import permutations
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.mismatch.adapters import (
     Adapters,
     Merging,
@@ -22,13 +20,11 @@ from mindrlhf_msprobe.comparison.mismatch.adapters import (
     shape_of,
 )
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import distances, explained, sums_in_order
-from mindrlhf_msprobe.comparison.mismatch.sides import read_parameters
 from mindrlhf_msprobe.comparison.pairing.composed import joined
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import parameter_names_of
 from mindrlhf_msprobe.comparison.pairing.fused import Fused, find_fused, find_reordered, parts_of
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names
-from mindrlhf_msprobe.findings.mismatch import InFlight, Weight
 from mindrlhf_msprobe.storage.arrays.npy import (
     ROUNDED,
     ArrayFileError,
@@ -37,10 +33,6 @@ from mindrlhf_msprobe.storage.arrays.npy import (
 )
 from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, SIGNS, sketch_of
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
-
-if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.mismatch.walk import Walk
-
 
 _CACHE = "cache"  # part of the name of a parameter that holds keys or values
 
@@ -436,100 +428,6 @@ def _measured(mine: _Rows, theirs: _Rows) -> tuple[bool, float, str | None] | No
     if relative is None or (rounds and relative <= roundoff(low)):
         return None  # sums do not tell rounding from a small difference
     return same, relative, None if same else rounded_by_extremes(first, others, relative)
-
-
-def unlike_weights(walk: Walk) -> list[Weight]:
-    """Return the parameters that differ: since when, and whose they still are."""
-    unlike, in_flight = _in_flight(walk)
-    unlike += [p for p in walk.weights.unequal if p.rollout not in walk.merged]
-    since = {pair.rollout: walk.rollout.step for pair in unlike}
-    stale: dict[str, int] = {}
-    differing = {*since}
-    both, rank = [(side.run, side.phase) for side in walk.sides], walk.rollout.rank
-    before = {step for run, _ in both for step in run.steps if step < walk.rollout.step}
-    for step in sorted(before, reverse=True) if unlike else ():
-        if not all(phase in run.phases_at(step, rank) for run, phase in both):
-            break
-        rollout, training = (read_parameters(run, phase, step, rank) for run, phase in both)
-        for pair in _pairs(walk, walk.rollout.parameters, training):
-            if pair.is_brought_over and pair.rollout in since:
-                stale.setdefault(pair.rollout, step)
-        differing &= {p.rollout for p in _pairs(walk, rollout, training) if p.equal is False}
-        since |= dict.fromkeys(differing, step)
-        if not differing and len(stale) == len(unlike):
-            break
-    return [
-        Weight(
-            *(p.rollout, p.training, p.relative, p.dtypes),
-            *(since[p.rollout], stale.get(p.rollout), p.rounded, in_flight.get(p.rollout)),
-            *(p.lacks, _in_other_places(p, walk.weights.pairs)),
-        )
-        for p in unlike
-    ]
-
-
-#: Kinds of changes by which the same elements stand in other places.
-_MOVES = ("transposed", "order", "order_inside", "moved", "shifted")
-
-
-def _in_other_places(pair: WeightPair, pairs: Sequence[WeightPair]) -> Message | None:
-    """Say where the elements of a parameter that differs stand, as a comparison of runs does.
-
-    The training is A, the rollout B. None where they stand in no other places, or were not stored.
-    """
-    if len(pair.theirs) != 1 or pair.rounded is not None or pair.lacks:
-        return None
-    # Much is loaded for it.
-    from mindrlhf_msprobe.comparison.verdict.changes import in_another_place
-    from mindrlhf_msprobe.comparison.verdict.inside import differs
-
-    others = (
-        (p.theirs[0], p.mine, p.training[0], p.rollout)
-        for p in pairs
-        if len(p.theirs) == 1 and p.rollout != pair.rollout
-    )
-    change = in_another_place(pair.theirs[0], pair.mine, others)
-    if change is None:
-        found = differs(pair.theirs[0], pair.mine)
-        change = None if found is None else found.change
-        if change is None or change.kind not in _MOVES:
-            return None
-    return Message(f"inside.{change.kind}", {"name": None, **change.parameters})
-
-
-def _in_flight(walk: Walk) -> tuple[list[WeightPair], dict[str, InFlight]]:
-    """Return what updates changed while the rollout generated.
-
-    Returns:
-        The parameters that agree at first and differ later; and when each parameter, by name,
-        began to agree, or to differ.
-    """
-    held = dict(walk.rollout.parameters)
-    before = {pair.rollout: pair for pair in walk.weights.pairs}
-    changes: dict[str, tuple[int, WeightPair]] = {}  # the call of the last change, and since then
-    for call, update in sorted(walk.rollout.updates.items()):
-        held |= update
-        for pair in _pairs(walk, held, walk.training.parameters):
-            known = changes.get(pair.rollout, (0, before.get(pair.rollout, pair)))[1]
-            if known.is_brought_over != pair.is_brought_over:
-                changes[pair.rollout] = call, pair
-    unlike = []
-    found = {}
-    places = {call: walk.last_place(call) for call in {call for call, _ in changes.values()}}
-    for name, (call, pair) in changes.items():
-        was, brought = before[name], pair.is_brought_over
-        if was.is_brought_over == brought:
-            continue  # changed twice: it ends as it began
-        found[name] = InFlight(call, places[call], brought)
-        if not brought:
-            unlike.append(pair)
-    return unlike, found
-
-
-def _pairs(
-    walk: Walk, rollout: Mapping[str, Record], training: Mapping[str, Record]
-) -> tuple[WeightPair, ...]:
-    return compare_weights(rollout, training, walk.names, walk.mapping.fused).pairs
 
 
 def rounded_to(values: np.ndarray, others: np.ndarray) -> str | None:

@@ -19,7 +19,7 @@ from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import INPUT_KEYS
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep
+    from mindrlhf_msprobe.comparison.pairing.planner import CutStep
 
 K = TypeVar("K")
 

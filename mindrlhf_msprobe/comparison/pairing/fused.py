@@ -14,9 +14,9 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
-import xxhash
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.comparison.judging.moves import keys_of_rows
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import FUSED
 from mindrlhf_msprobe.comparison.pairing.mapping import (
     NONE_FUSED,
@@ -441,16 +441,7 @@ def row_keys(
     elif rounds:
         with np.errstate(over="ignore"):
             values = values.astype(str(dtype).lower())
-    rows = values.view(np.uint8).reshape(len(values), -1)
-    return np.array([xxhash.xxh3_64_intdigest(row.data) for row in rows], np.uint64)
-
-
-def order_between(mine: np.ndarray, theirs: np.ndarray) -> np.ndarray | None:
-    """Return which of `mine` each row of `theirs` is, given their keys; None if they are others."""
-    places = {key: number for number, key in enumerate(mine.tolist())}
-    order = np.array([places.get(key, -1) for key in theirs.tolist()], np.int64)
-    each_once = len(places) == len(mine) and np.array_equal(np.sort(order), np.arange(len(mine)))
-    return order if each_once else None
+    return keys_of_rows(values)
 
 
 def _by_rows(name: str, mine: np.ndarray, training: Mapping[str, np.ndarray]) -> Fused | None:

@@ -1,11 +1,12 @@
-"""Two phases that saw the same rows in batches of unlike size: how they are compared.
+"""Two phases, or two keys, that hold the same rows in batches of unlike size.
 
 They are two phases of one network, or one in two runs: one rank may accumulate gradients over four
 micro-batches where two ranks, whose calls were put together before, need two.
 The larger batches are cut to the smaller ones: of a tensor whose sizes in both phases differ along
 one axis only, as the batch sizes do, the rows of a micro-batch are a piece of the whole. Which rows
 those are is known by what the network was given: rows with the same bytes in every input are the
-same row, in whatever order a trainer shuffled them. Of statistics there are no pieces.
+same row, in whatever order a trainer shuffled them. Of statistics there are no pieces. The larger
+saves of a key are cut likewise, by the bytes of their rows, or by which are nearest.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.batch_rows import (
@@ -32,12 +35,13 @@ from mindrlhf_msprobe.comparison.pairing.composed import (
     gap_of,
     marked,
 )
-from mindrlhf_msprobe.comparison.pairing.key_pieces import Alone, CutStep, cut_keys
 from mindrlhf_msprobe.comparison.pairing.names import NameRules, match_names
-from mindrlhf_msprobe.comparison.pairing.planner import StepData
+from mindrlhf_msprobe.comparison.pairing.planner import Alone, CutStep, StepData
 from mindrlhf_msprobe.storage.arrays.expression import Tile
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import MEAN, Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
 _STATISTICS = message("coverage.batch_statistics")
@@ -501,3 +505,125 @@ def _merged(side: StepData, of_phase: Mapping[str, CutStep], number: int) -> Ste
     key_data = [replace(d, seq=None if d.seq is None else d.seq * factor) for d in side.key_data]
     entries.sort(key=lambda entry: entry.seq)
     return replace(side, entries=entries, key_data=key_data)
+
+
+_MOST_DISTANCES = 1 << 28  # elements that are compared to find the nearest rows
+_UNKNOWN_SAVE = message("coverage.key_unknown_rows")
+
+
+def cut_keys(
+    a: StepData, b: StepData, keys: Mapping[str, str], *, regroup: bool = False
+) -> CutStep | None:
+    """Cut the larger saves of two keys to the smaller ones; None where there are none such.
+
+    Args:
+        keys: the comparison's name of a key, A's own → B's, another one.
+        regroup: cut saves of one size, too, where their rows stand in other places.
+    """
+    sides = [list(a.key_data), list(b.key_data)]
+    notes: list[Message] = []
+    extra: dict[Alone, Message] = {}
+    cut: dict[str | None, int] = {}
+    for key, own in keys.items():
+        saves = [sorted((d for d in s if d.key == key), key=lambda d: d.micro_step) for s in sides]
+        tensors = all(
+            len(datum.records) == 1
+            and (of := datum.records[0]).location is not None
+            and of.leaf.shape
+            and of.leaf.type != "str"
+            and of.leaf.why is None
+            for datum in itertools.chain(*saves)
+        )
+        found = _cut_saves(saves, regroup=regroup) if all(saves) and tensors else None
+        if found is None:
+            continue
+        large, pieces, unknown, how = found
+        cut[key] = large
+        sides[large] = [d for d in sides[large] if d.key != key] + pieces
+        extra |= {(1 - large, key, micro_step): _UNKNOWN_SAVE for micro_step in unknown}
+        notes.append(message("pairing.key_rows", a=key, b=own, how=how))
+    if not notes:
+        return None
+    both = replace(a, key_data=sides[0]), replace(b, key_data=sides[1])
+    return CutStep(both, tuple(notes), extra, cut)
+
+
+def _cut_saves(
+    saves: Sequence[Sequence[KeyDatum]], *, regroup: bool = False
+) -> tuple[int, list[KeyDatum], list[int], Message] | None:
+    """Return which side is the larger one, its pieces, the saves without one, and how."""
+    records = [[datum.records[0] for datum in side] for side in saves]
+    axes = unlike_axes([*records[0], *records[1]])
+    inputs = [[{"": record} for record in side] for side in records]
+    given = Given.of(inputs, (len(records[0]), len(records[1])), regroup=regroup)
+    if axes is None or len(axes) > 1 or given is None or (given.of_one_size and not regroup):
+        return None  # nothing tells along which axis rows lie
+    ((_, axis),) = given.paths
+    large = int(max(given.rows[1]) > max(given.rows[0]))
+    small, by = 1 - large, "bytes"  # what the rows have in common
+    try:
+        for record in (*records[0], *records[1]):
+            record.array()
+    except (ArrayFileError, OSError):
+        return None  # said of the record itself
+    found = Rows.of(given, small, given.digests, same_given=False)
+    if not found.matched and (near := _nearest(records[small], records[large], axis)):
+        starts = [0, *itertools.accumulate(given.rows[large])]
+
+        def names(side: int, number: int) -> list[bytes]:
+            own = range(starts[number], starts[number + 1]) if side == large else ()
+            return [*map(_name, own)] if side == large else near[number]
+
+        found, by = Rows.of(given, small, names, same_given=False), "nearest"
+    if regroup and given.rows[0] == given.rows[1] and not found.moved:
+        return None
+    pieces, unknown = [], []
+    for datum, own in zip(saves[small], found.of_batch):
+        if own is None:
+            unknown.append(datum.micro_step)
+            continue
+        sources = [(records[large][number], (row,)) for number, row in own]
+        piece = cut_out(sources[0][0], sources, axis)
+        first = saves[large][own[0][0]]
+        pieces.append(replace(first, micro_step=datum.micro_step, records=(piece,)))
+    return large, pieces, unknown, found.how(by)
+
+
+def _name(row: int) -> bytes:
+    return f"row {row}".encode()
+
+
+def _nearest(
+    small: Sequence[Record], large: Sequence[Record], axis: int
+) -> list[list[bytes]] | None:
+    """Return the name of the row that each smaller save's row is nearest to; None if not certain.
+
+    It is certain where every other row is ten times as far away, and no two rows of a save are
+    nearest to the same one.
+    """
+    try:
+        whole = np.concatenate([_matrix(record, axis) for record in large])
+        saves = [_matrix(record, axis) for record in small]
+    except (ArrayFileError, OSError, ValueError):
+        return None
+    if len(whole) < 2 or whole.dtype.kind != "f" or len(whole) * whole.size > _MOST_DISTANCES:
+        return None
+    names = []
+    for rows in saves:
+        nearest = []
+        for row in rows:
+            with np.errstate(all="ignore"):
+                distances = np.abs(whole - row).astype(np.float64).sum(axis=1)
+            first, second = np.argsort(distances)[:2]
+            if not 10 * distances[first] <= distances[second]:  # nor where one is NaN
+                return None
+            nearest.append(_name(int(first)))
+        if len({*nearest}) < len(nearest):
+            return None
+        names.append(nearest)
+    return names
+
+
+def _matrix(record: Record, axis: int) -> np.ndarray:
+    rows = np.moveaxis(record.array(), axis, 0)
+    return rows.reshape(len(rows), -1)

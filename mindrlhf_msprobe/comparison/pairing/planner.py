@@ -155,6 +155,56 @@ class StepPlan:
     notes: Messages = ()
 
 
+#: A save, or an entry without a micro-step: the side, its key or name, and the micro-step.
+Alone = tuple[int, str, "int | None"]
+
+
+@dataclass(frozen=True)
+class CutStep:
+    """One step of a rank, the larger batches, or saves, of one side cut to the smaller.
+
+    Of most steps nothing is cut: their batches are of one size.
+
+    Attributes:
+        data: both sides.
+        notes: how the rows were brought together.
+        extra: what one side alone has → why the other side has no such entry or save.
+        cut: key, or None for the entries → which side's saves, or batches, were cut. Statistics
+            are not cut.
+        gradients: why only one side has an entry of a backward pass; None where nothing is known.
+        rules: how cells of A are called in B.
+        across: what only one of two frameworks has; None where both runs are of one.
+        of_phase: phase → how its batches were cut, where each phase was by itself.
+    """
+
+    data: tuple[StepData, StepData]
+    notes: Messages = ()
+    extra: Mapping[Alone, Message] = field(default_factory=dict)
+    cut: Mapping[str | None, int] = field(default_factory=dict)
+    gradients: Message | None = None
+    rules: NameRules = NO_RULES
+    across: Across | None = None
+    of_phase: Mapping[str, CutStep] = field(default_factory=dict)
+
+    def is_cut(self, side: int, pair: Pair) -> bool:
+        """Return whether a side has pieces where a whole run of it has other records.
+
+        Parameters are of no batch.
+        """
+        what = pair.event.name if pair.entry is None else None
+        return self.cut.get(what) == side and pair.record.io != "parameters"
+
+    def why_alone(self, side: int, pair: Pair) -> Message | None:
+        """Return why only one side has an entry or a save; None where this is not the reason."""
+        if pair.entry is None:
+            return self.extra.get((side, pair.event.name, pair.event.micro_step))
+        if (of_phase := self.of_phase.get(pair.event.phase or "")) is not None:
+            return of_phase.why_alone(side, pair)
+        if self.gradients is not None and pair.entry.direction != "forward":
+            return self.gradients
+        return self.extra.get((side, pair.entry.name, None))
+
+
 def plan_step(
     step: int,
     rank: int,

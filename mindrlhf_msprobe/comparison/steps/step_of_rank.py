@@ -2,7 +2,7 @@
 
 A step whose tensors are small is compared in one go. Of a step with large ones, the pairs with
 tensors are handed back as work of its own, so that several workers share it; and one pair that is
-large by itself is shared by its spans.
+large by itself is shared by threads.
 """
 
 from __future__ import annotations
@@ -19,16 +19,10 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.correspondence import brought_together
 from mindrlhf_msprobe.comparison.judging.by_statistics import note
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
-    AT_ONCE,
-    SPAN_BYTES,
-    Answers,
-    Cut,
-    Elements,
-    Unanswered,
-)
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import Threads
 from mindrlhf_msprobe.comparison.judging.noise import EXPLAINABLE, within_noise
 from mindrlhf_msprobe.comparison.judging.status import (
     PairFound,
@@ -42,10 +36,9 @@ from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, across_fra
 from mindrlhf_msprobe.comparison.pairing.composed import gap_of
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, StepFilter
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import beside_of, is_across
-from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep
-from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, FusedRules
+from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, CellMapping, FusedRules
 from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRules
-from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData, StepPlan, plan_step
+from mindrlhf_msprobe.comparison.pairing.planner import CutStep, Pair, StepData, StepPlan, plan_step
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA, EventKey
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.steps.tally import Counted, Tally, is_folded, tally_of
@@ -68,6 +61,12 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.storage.columns.layouts import Layouts
 
 
+#: Bytes of the tensors that a worker compares in one go, about.
+CHUNK_BYTES = 32 << 20
+#: Bytes of a pair that several threads share.
+LARGE = 4 * CHUNK_BYTES
+
+
 @dataclass(frozen=True)
 class Job:
     """What is compared with what, and how: all a worker needs to know.
@@ -80,8 +79,9 @@ class Job:
         fused: cells of one run that are several of the other, as the caller says.
         tokenizer: the file that tells which text a token id stands for.
         chosen: which records the caller wants compared.
-        span_bytes: how many bytes of tensors a worker compares in one go, about. It changes
-            nothing about the result.
+        chunk_bytes: how many bytes of tensors a worker compares in one go, about.
+        threads: how many share a pair of more than LARGE bytes, at most. Neither changes anything
+            about the result.
     """
 
     sides: tuple[View, View]
@@ -90,7 +90,8 @@ class Job:
     mapping: NameRules = NO_RULES
     tokenizer: Path | None = None
     chosen: Filters = field(default_factory=Filters)
-    span_bytes: int = SPAN_BYTES
+    chunk_bytes: int = CHUNK_BYTES
+    threads: int = 1
     msprobe_mapping: MsprobeMapping | None = None
     fused: FusedRules = NONE_FUSED
     # What was read last, and how it was cut; and what was paired last: by step and rank.
@@ -100,7 +101,8 @@ class Job:
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = self.sides, self.noise, self.tolerances, self.mapping, self.tokenizer
-        return Job, (*settings, self.chosen, self.span_bytes, self.msprobe_mapping, self.fused)
+        work = self.chunk_bytes, self.threads
+        return Job, (*settings, self.chosen, *work, self.msprobe_mapping, self.fused)
 
     def load(self, at: StepPlace) -> tuple[StepData, StepData]:
         """Read what both runs recorded in one step; the last one is kept."""
@@ -117,7 +119,9 @@ class Job:
                 a, b = (side.load(*at) for side in self.sides)
             a = self.under_names_of_b(a, b)
             self._loaded.clear()
-            self._loaded[at] = brought_together(self, a, b)
+            by_name = self.msprobe_mapping is not None
+            mapping = CellMapping(self.mapping, self.fused)
+            self._loaded[at] = brought_together(self.sides, mapping, a, b, by_name=by_name)
         return self._loaded[at]
 
     @property
@@ -178,12 +182,7 @@ class Job:
 
 @dataclass(frozen=True)
 class PairWork:
-    """One pair that is still to be compared: the `index`-th of its step.
-
-    Attributes:
-        answers: what is known of its elements already, because it was cut into spans.
-        given_up: why no more of its spans are compared.
-    """
+    """One pair that is still to be compared: the `index`-th of its step."""
 
     step: int
     rank: int
@@ -191,8 +190,6 @@ class PairWork:
     a: Record
     b: Record
     repetitions: tuple[Record | None, ...] = ()
-    answers: Answers = ()
-    given_up: Messages = ()
 
     @property
     def at(self) -> tuple[int, int, int]:
@@ -223,14 +220,6 @@ class PairResult:
     notes: Messages
     compared_by: Messages
     gap: Message | None = None
-
-
-@dataclass(frozen=True)
-class Large:
-    """A large pair, and what has to be known of its elements before it can be compared."""
-
-    work: PairWork
-    cut: Cut
 
 
 @dataclass
@@ -363,7 +352,7 @@ def compare_step(job: Job, at: StepPlace, *, wholesale: bool = False) -> StepRes
     if counted is not None:
         result.counted, result.whole = counted.counted, False
     works = _walk(job, plan, result, left_out, repetitions)
-    heavy = sum(work.bytes for work in works) > job.span_bytes
+    heavy = sum(work.bytes for work in works) > job.chunk_bytes
     # Of a step with many bytes those pairs wait that have any.
     result.waiting = tuple(work for work in works if heavy and work.bytes)
     for work in works:
@@ -433,54 +422,37 @@ def compare_whole_step(job: Job, at: StepPlace) -> StepResult:
     return result
 
 
-def compare_or_cut(job: Job, work: PairWork) -> PairResult | Large:
-    """Compare one pair of records, unless it is large: then say what is to be known first."""
-    try:
-        return compare_pair(job, work, Elements(job.span_bytes, work.answers))
-    except Unanswered as unanswered:
-        if work.given_up:
-            return PairResult(*work.at, Status.UNREADABLE, None, work.given_up, ())
-        return Large(work, unanswered.cut)
-
-
-def compare_pair(job: Job, work: PairWork, elements: Elements = AT_ONCE) -> PairResult:
-    """Compare one pair of records; what goes wrong with it costs nothing but its own finding.
-
-    Raises:
-        Unanswered: it is large, and what `elements` does not know yet.
-    """
+def compare_pair(job: Job, work: PairWork) -> PairResult:
+    """Compare one pair of records; what goes wrong with it costs nothing but its own finding."""
     tolerance, by = job.tolerances.matching(work.a.name, work.b.name)
     if tolerance.bitwise and is_across(work.a, work.b):
         tolerance, by = across_frameworks(work.a.leaf, work.b.leaf, beside_of(work.a))
-    try:
-        decode = None if job.tokenizer is None else load_decoder(job.tokenizer)
-        if job.laid_out:
-            from mindrlhf_msprobe.comparison.layouts.judging import compare_joined
-
-            status, metrics, notes = compare_joined(work.a, work.b, tolerance, decode)
-        else:
-            status, metrics, notes = compare_records(work.a, work.b, tolerance, decode, elements)
-    except Unanswered:
-        raise
-    except Exception as error:
-        failed = message("note.failed", error=f"{type(error).__name__}: {error}")
-        return PairResult(*work.at, Status.UNREADABLE, None, (failed,), by)
     gap = None
-    if status is Status.DIFFERENT:
-        gap = gap_of((work.a, work.b), if_unlike=True)
-        if work.a.leaf.at_optimizer != work.b.leaf.at_optimizer:
-            gap = message("coverage.gradients_at_optimizer")
-    if job.noise and status in EXPLAINABLE and gap is None:
-        (status, metrics, notes), by_noise = _by_noise(work, (status, metrics, notes), elements)
-        by = (*by, *by_noise)
+    with Threads(min(job.threads, available_cores()) if work.bytes > LARGE else 1) as threads:
+        try:
+            decode = None if job.tokenizer is None else load_decoder(job.tokenizer)
+            compare = compare_records
+            if job.laid_out:
+                from mindrlhf_msprobe.comparison.layouts.judging import compare_joined as compare
+            status, metrics, notes = compare(work.a, work.b, tolerance, decode, threads)
+        except Exception as error:
+            failed = message("note.failed", error=f"{type(error).__name__}: {error}")
+            return PairResult(*work.at, Status.UNREADABLE, None, (failed,), by)
+        if status is Status.DIFFERENT:
+            gap = gap_of((work.a, work.b), if_unlike=True)
+            if work.a.leaf.at_optimizer != work.b.leaf.at_optimizer:
+                gap = message("coverage.gradients_at_optimizer")
+        if job.noise and status in EXPLAINABLE and gap is None:
+            (status, metrics, notes), by_noise = _by_noise(work, (status, metrics, notes), threads)
+            by = (*by, *by_noise)
     return PairResult(*work.at, status, metrics, notes, by, gap)
 
 
-def _by_noise(work: PairWork, found: PairFound, elements: Elements) -> tuple[PairFound, Messages]:
+def _by_noise(work: PairWork, found: PairFound, threads: Threads) -> tuple[PairFound, Messages]:
     status, metrics, notes = found
     by: Messages = ()
     try:
-        noise = within_noise(work.a, work.b, work.repetitions, elements)
+        noise = within_noise(work.a, work.b, work.repetitions, threads)
     except (ArrayFileError, OSError, TypeError, ValueError, ArithmeticError) as error:
         said = message("note.noise_unknown", error=error)
     else:

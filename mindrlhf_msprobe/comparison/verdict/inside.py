@@ -16,18 +16,20 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.rules import first_answer
-from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.changes import (
+from mindrlhf_msprobe.comparison.judging.moves import (
     CHUNK,
     MOST_SPANS,
     Fitting,
     are_several,
-    epsilons,
     moves,
+    tells_one_number,
+)
+from mindrlhf_msprobe.comparison.pairing.timeline import DATA
+from mindrlhf_msprobe.comparison.verdict.changes import (
+    epsilons,
     of_another_cell,
     rotary_bases,
     standardised,
-    tells_one_number,
 )
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
 from mindrlhf_msprobe.findings import Change, Inside, Some, Status

@@ -449,11 +449,10 @@ def test_large_records_are_compared_in_pieces_with_the_same_figures(split, tmp_p
 
     at_once = compare_runs(a, b, layout=given)
     monkeypatch.setattr(judging, "WHOLE", 0)
-    monkeypatch.setattr("mindrlhf_msprobe.comparison.judging.status.WHOLE", 0)
     monkeypatch.setattr(expression, "WHOLE", 0)
     monkeypatch.setattr(expression, "CHUNK", 1000)
     monkeypatch.setattr(judging, "CHUNK", 1000)
-    monkeypatch.setattr(arrays, "_AT_A_TIME", 2048)
+    monkeypatch.setattr(arrays, "SPAN", 2048)
     in_pieces = compare_runs(a, b, layout=given)
 
     (first, second) = (

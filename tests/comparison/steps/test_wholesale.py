@@ -11,9 +11,10 @@ from helpers.runs import Fault, record_training
 from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison import compare as compare_module
+from mindrlhf_msprobe.comparison.engine.executor import Folding
 from mindrlhf_msprobe.comparison.judging.tolerance import Rule, Tolerances
 from mindrlhf_msprobe.comparison.steps import wholesale
-from mindrlhf_msprobe.comparison.steps.tally import Folding, is_folded
+from mindrlhf_msprobe.comparison.steps.tally import is_folded
 from mindrlhf_msprobe.findings import Agreement, Status
 
 CASES = 34

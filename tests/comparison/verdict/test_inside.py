@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
-from mindrlhf_msprobe.comparison.verdict import changes
+from mindrlhf_msprobe.comparison.judging import moves
 from mindrlhf_msprobe.comparison.verdict import inside as inside_module
 from mindrlhf_msprobe.comparison.verdict.inside import named, of_elements, of_statistics
 from mindrlhf_msprobe.report.comparison import render
@@ -332,7 +332,7 @@ def test_few_elements_first_change_no_answer(seed, dtype, change, shape):
         for few, chunk in ((8, 1 << 8), (1 << 30, 1 << 30)):
             patch.setattr(inside_module, "_FEW", few)
             patch.setattr(inside_module, "CHUNK", chunk)
-            patch.setattr(changes, "CHUNK", chunk)
+            patch.setattr(moves, "CHUNK", chunk)
             found.append(repr(look(a, b)))
     assert found[0] == found[1]
 

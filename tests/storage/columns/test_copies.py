@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from mindrlhf_msprobe import check_run, compare_runs, open_run
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison.steps.tally import Folding
+from mindrlhf_msprobe.comparison.engine.executor import Folding
 from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage.columns import export
 from mindrlhf_msprobe.storage.columns.copies import CopiedColumns, copied_columns

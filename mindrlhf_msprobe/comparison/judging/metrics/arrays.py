@@ -1,23 +1,23 @@
-"""Two arrays → how far they are apart, block by block, in flat memory; large ones in spans.
+"""Two tensors → how far they are apart, block by block, in flat memory; large ones by threads.
 
-What a comparison of a pair asks about its elements goes through an `Elements`. It answers at
-once, or, of a pair that is large, asks for the parts of the answer: a `Cut`. Whoever does the work
-answers its spans, in any order and anywhere, puts the parts together (`Gathering`) and compares the
-pair again with the answer at hand. The answer is the same to the last digit, however it was had.
+A large pair is gone through in spans, several at a time, whoever compares it: runs, layouts,
+checkpoints. Spans begin at multiples of BLOCK elements, so that they have the blocks of the whole:
+the numbers are the same to the last digit, however many threads there are.
 
-Spans begin at multiples of BLOCK elements, so that they have the blocks of the whole. A pair is cut
-as it lies in memory if both sides are contiguous, row-major or both column-major, whatever their
-dtypes. One row-major and one column-major array are compared at once, as each block of the one lies
-all over the other; and so is what is put together from several files, as every span would have to
-do that again.
+Two arrays in memory, or in files that are mapped, are cut as they lie there if both are contiguous,
+row-major or both column-major, whatever their dtypes. One row-major and one column-major array are
+compared at once, as each block of the one lies all over the other.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import cast
+from typing import TypeVar
 
 import numpy as np
 
@@ -44,9 +44,8 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
     scratch,
 )
 from mindrlhf_msprobe.findings import Metrics
-from mindrlhf_msprobe.storage.arrays.expression import CHUNK, Expression
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, is_mapped
-from mindrlhf_msprobe.storage.records import Record
+from mindrlhf_msprobe.storage.arrays.expression import Expression, InMemory
+from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, give_back, rounded
 
 SMALL = 1 << 13  # elements, below which float32 has more overhead than it saves
 _EXACT_IN_FLOAT64 = 1 << 52
@@ -63,6 +62,7 @@ class ArrayComparison:
         unlike: somewhere neither side is finite, and they are not the same.
         within: all elements are within the tolerance.
         norms: L2 norm of each side, over elements that are finite on both.
+        rounded_to: the lower dtype to which one side was rounded, if that makes it the other one.
     """
 
     metrics: Metrics
@@ -71,6 +71,7 @@ class ArrayComparison:
     unlike: bool
     within: bool
     norms: tuple[float, float] = (0.0, 0.0)
+    rounded_to: str | None = None
 
 
 def compare_arrays(a: np.ndarray, b: np.ndarray, tolerance: Tolerance) -> ArrayComparison:
@@ -145,20 +146,179 @@ def summed(spans: Iterable[Sums], size: int, tolerance: Tolerance) -> ArrayCompa
         return _finish(whole or Sums(tolerance, exact=False), size)
 
 
-def compare_opened(a: Expression, b: Expression, tolerance: Tolerance) -> ArrayComparison:
-    """Compare two tensors span by span, as compare_arrays does; little of them is in memory."""
+#: Elements of two tensors that are read and compared at once; a multiple of BLOCK.
+SPAN = 4 * BLOCK
+#: Threads that share a tensor: more gain nothing where files are read.
+MOST_THREADS = 4
+_AHEAD = 2  # spans that each thread may be ahead of the one whose turn it is
+
+_Found = TypeVar("_Found")
+#: Called with how many elements are done, and of how many.
+Progress = Callable[[int, int], None]
+
+
+class Threads:
+    """Goes through tensors span by span, several spans at a time.
+
+    Args:
+        count: how many threads; each holds a few spans of both sides.
+        total: how many elements there are to be compared.
+        progress: told how many are done.
+    """
+
+    def __init__(self, count: int = 1, total: int = 0, progress: Progress | None = None) -> None:
+        self._count = count
+        self._done, self._total, self._progress = 0, total, progress
+        self._pool = ThreadPoolExecutor(count) if count > 1 else None
+
+    def __enter__(self) -> Threads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def in_order(self, work: Callable[[int, int], _Found], size: int) -> Iterator[_Found]:
+        """Yield what is found of each span of a tensor, in their order; few are held at once."""
+        spans = [(at, min(at + SPAN, size)) for at in range(0, size, SPAN)]
+        if self._pool is None or len(spans) == 1:
+            for start, stop in spans:
+                yield work(start, stop)
+                self.told(stop - start)
+            return
+        left = iter(spans)
+        running: deque[tuple[int, Future[_Found]]] = deque()
+        for start, stop in itertools.islice(left, _AHEAD * self._count):
+            running.append((stop - start, self._pool.submit(work, start, stop)))
+        while running:
+            size, first = running.popleft()
+            yield first.result()
+            self.told(size)
+            for start, stop in itertools.islice(left, 1):
+                running.append((stop - start, self._pool.submit(work, start, stop)))
+
+    def told(self, elements: int) -> None:
+        """Count elements that are done."""
+        self._done = min(self._done + elements, self._total)
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+#: Goes through tensors in the thread that calls it.
+ALONE = Threads()
+
+
+def compare_tensors(
+    a: Expression,
+    b: Expression,
+    tolerance: Tolerance,
+    threads: Threads = ALONE,
+    lower: Lower | None = None,
+) -> ArrayComparison:
+    """Compare two tensors of one shape, as compare_arrays does; of large ones little is in memory.
+
+    Args:
+        a, b: opened.
+        lower: to which dtype one side may have been rounded, if that is to be found, too.
+
+    Raises:
+        TypeError, ValueError: as compare_arrays does; or what reading the tensors raises.
+    """
+    size = math.prod(a.shape)
+    arrays = (a.array(), b.array()) if size <= SPAN or (a.is_view and b.is_view) else None
+    if arrays is not None:
+        in_order = _as_in_memory(*arrays)
+        if size <= SPAN or in_order is None:
+            threads.told(size)
+            compared = compare_arrays(*arrays, tolerance)
+            if lower is not None:
+                x, y = (np.ascontiguousarray(array).reshape(-1) for array in arrays)
+                compared.rounded_to = lower.dtype if lower.rounds(x, y) else None
+            return compared
+        a, b = map(InMemory, in_order)
     check_comparable(np.empty(0, a.numpy_dtype), np.empty(0, b.numpy_dtype))
 
-    def spans() -> Iterator[Sums]:
-        start = 0
-        for x, y in zip(a.blocks(_AT_A_TIME), b.blocks(_AT_A_TIME), strict=True):
-            yield sum_part(x, y, start, tolerance)
-            start += len(x)
+    def of_span(start: int, stop: int) -> tuple[Sums, bool]:
+        x, y = a.read(start, stop), b.read(start, stop)
+        is_rounded = lower is not None and lower.rounds(x, y)
+        found = sum_part(x, y, start, tolerance), is_rounded
+        a.give_back()
+        b.give_back()
+        return found
 
-    return summed(spans(), math.prod(a.shape), tolerance)
+    found = [*threads.in_order(of_span, size)]
+    compared = summed([sums for sums, _ in found], size, tolerance)
+    if lower is not None and all(is_rounded for _, is_rounded in found):
+        compared.rounded_to = lower.dtype
+    return compared if arrays is None else in_row_major_order(compared, *arrays)
 
 
-_AT_A_TIME = CHUNK // BLOCK * BLOCK
+def same_elements(a: np.ndarray, b: np.ndarray, threads: Threads = ALONE) -> bool:
+    """Return whether two arrays hold the same bytes, as same_bytes does."""
+    in_order = _as_in_memory(a, b) if a.size > SPAN and a.shape == b.shape else None
+    if in_order is None:
+        return same_bytes(a, b)
+
+    def of_span(start: int, stop: int) -> bool:
+        same = same_bytes(*(flat[start:stop] for flat in in_order))
+        give_back(a)
+        give_back(b)
+        return same
+
+    return all(threads.in_order(of_span, a.size))
+
+
+def _as_in_memory(a: np.ndarray, b: np.ndarray) -> list[np.ndarray] | None:
+    """Return two arrays with their elements as they lie in memory; None: in unlike orders."""
+    turned = is_transposed(a, b)
+    if not turned and not (a.flags.c_contiguous and b.flags.c_contiguous):
+        return None
+    return [(array.T if turned else array).reshape(-1) for array in (a, b)]
+
+
+_FLOATING = {BFLOAT16: 16, "Float16": 16, "Float32": 32, "Float64": 64}  # and their bits
+
+
+@dataclass(frozen=True)
+class Lower:
+    """A dtype of 16 bits that one of two tensors has, where the other one has more.
+
+    Attributes:
+        dtype: by MindSpore's name.
+        is_of_a: whether A has it, and not B.
+    """
+
+    dtype: str
+    is_of_a: bool
+
+    @classmethod
+    def of(cls, a: str | None, b: str | None) -> Lower | None:
+        """Return the lower one of two dtypes; None where neither is."""
+        bits = {name: _FLOATING.get(name or "", 0) for name in (a, b)}
+        low, high = min(bits, key=lambda n: bits[n]), max(bits, key=lambda n: bits[n])
+        return cls(low, a == low) if low is not None and bits[low] == 16 < bits[high] else None
+
+    def rounds(self, a: np.ndarray, b: np.ndarray) -> bool:
+        """Return whether elements of A and of B are equal once they are rounded to it."""
+        high, low = (b, a) if self.is_of_a else (a, b)
+        for at in range(0, high.size, BLOCK):
+            u, v = high[at : at + BLOCK], low[at : at + BLOCK]
+            plain = u.dtype == v.dtype == np.float32 and self.dtype == BFLOAT16
+            if plain and _same_bfloat16(u, v):
+                continue
+            if not np.array_equal(rounded(u, self.dtype), rounded(v, self.dtype), equal_nan=True):
+                return False
+        return True
+
+
+def _same_bfloat16(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether float32 values are surely equal once rounded; of NaN it is not sure."""
+    x, y = a.view(np.uint32), b.view(np.uint32)
+    apart = x - y  # of bits: how far the one lies above the other, of one sign
+    near = (apart + np.uint32(0x7FFF)) < np.uint32(0xFFFF)  # less than half of a step
+    if not near.all():
+        return False
+    return not ((y & np.uint32(0xFFFF)).any() or np.isnan(b).any() or np.isnan(a).any())
 
 
 def in_row_major_order(compared: ArrayComparison, a: np.ndarray, b: np.ndarray) -> ArrayComparison:
@@ -248,182 +408,3 @@ def _finish(sums: Sums, size: int) -> ArrayComparison:
 
 def _percent(count: int, size: int) -> float:
     return 100.0 * count / size if size else 100.0
-
-
-#: Bytes of both sides that one span has, about.
-SPAN_BYTES = 32 << 20
-#: A pair of more than so many spans is cut.
-LEAST_SPANS = 4
-
-Records = tuple[Record, Record]
-Arrays = tuple[np.ndarray, np.ndarray]
-#: Whether the bytes are the same, or what compare_arrays returns.
-Answer = bool | ArrayComparison
-#: Of an answer, what one span tells.
-Part = bool | Sums
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is to be known of the elements of two records.
-
-    Attributes:
-        tolerance: for the comparison of their elements; None: whether their bytes are the same.
-    """
-
-    records: Records
-    tolerance: Tolerance | None
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What tells it from all others."""
-        return (*(record.location for record in self.records), self.tolerance)
-
-
-#: Questions, by their keys, and what the answers are.
-Answers = tuple[tuple[tuple[object, ...], Answer], ...]
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A question of which every span is to be answered by itself.
-
-    Attributes:
-        layout: of the arrays; a file that has another one by then was replaced.
-        size: of each array, in elements.
-        span: elements of a span, a multiple of BLOCK; the last one may have fewer.
-        item_bytes: of one element on both sides together.
-    """
-
-    question: Question
-    layout: tuple[object, ...]
-    size: int
-    span: int
-    item_bytes: int
-
-    def __len__(self) -> int:
-        return -(-self.size // self.span)
-
-    def bounds(self, number: int) -> tuple[int, int]:
-        """Return where a span begins and ends."""
-        return number * self.span, min((number + 1) * self.span, self.size)
-
-    def bytes(self, number: int) -> int:
-        """Return how many bytes of both sides a span has."""
-        start, stop = self.bounds(number)
-        return (stop - start) * self.item_bytes
-
-
-class Unanswered(Exception):
-    """A question to a pair that is to be cut.
-
-    Attributes:
-        cut: into what.
-    """
-
-    def __init__(self, cut: Cut) -> None:
-        super().__init__(cut)
-        self.cut = cut
-
-
-class Elements:
-    """Answers questions about the elements of two records.
-
-    Args:
-        span_bytes: of a pair of more than LEAST_SPANS times as many bytes, spans are to be
-            answered by themselves; None: all is answered at once.
-        answers: what is known already.
-    """
-
-    def __init__(self, span_bytes: int | None = None, answers: Answers = ()) -> None:
-        self._span_bytes = span_bytes
-        self._answers = dict(answers)
-
-    def same_bytes(self, records: Records, arrays: Arrays) -> bool:
-        """Return whether the elements of two records, of one shape, are the same bytes.
-
-        Raises:
-            Unanswered: the pair is large.
-        """
-        if arrays[0].dtype != arrays[1].dtype:
-            return False
-        known = self._known(Question(records, None), arrays)
-        return same_bytes(*arrays) if known is None else bool(known)
-
-    def compare(self, records: Records, arrays: Arrays, tolerance: Tolerance) -> ArrayComparison:
-        """Compare the elements of two records, of one shape, as compare_arrays does.
-
-        Raises:
-            TypeError, ValueError: as compare_arrays does.
-            Unanswered: the pair is large.
-        """
-        known = self._known(Question(records, tolerance), arrays)
-        if isinstance(known, ArrayComparison):
-            return in_row_major_order(known, *arrays)
-        return compare_arrays(*arrays, tolerance)
-
-    def _known(self, question: Question, arrays: Arrays) -> Answer | None:
-        """Return the answer to a question if it is known; ask for the spans of a large pair."""
-        if question.key in self._answers:
-            return self._answers[question.key]
-        a, b = arrays
-        if self._span_bytes is None or a.nbytes + b.nbytes <= LEAST_SPANS * self._span_bytes:
-            return None
-        in_order = (a.flags.c_contiguous and b.flags.c_contiguous) or is_transposed(a, b)
-        if not (in_order and is_mapped(a) and is_mapped(b)):
-            return None
-        item_bytes = a.itemsize + b.itemsize
-        span = max(1, self._span_bytes // (BLOCK * item_bytes)) * BLOCK
-        if a.size > span:
-            check_comparable(a, b)
-            raise Unanswered(Cut(question, _layout(arrays), a.size, span, item_bytes))
-        return None
-
-
-#: Answers everything at once.
-AT_ONCE = Elements()
-
-
-def _layout(arrays: Arrays) -> tuple[object, ...]:
-    return tuple(part for x in arrays for part in (x.dtype.str, x.shape, x.flags.c_contiguous))
-
-
-def answer_span(cut: Cut, number: int) -> Part:
-    """Tell what one span says.
-
-    The files are mapped anew, so that no page of them stays when it is done.
-
-    Raises:
-        ArrayFileError: a file cannot be read any more, or another one has taken its place.
-    """
-    first, second = cut.question.records
-    arrays = first.array(), second.array()
-    if _layout(arrays) != cut.layout:
-        raise ArrayFileError.saying("unread.another_file")
-    transposed = is_transposed(*arrays)
-    a, b = ((x.T if transposed else x).reshape(-1) for x in arrays)
-    start, stop = cut.bounds(number)
-    if cut.question.tolerance is None:
-        return same_bytes(a[start:stop], b[start:stop])
-    return sum_part(a[start:stop], b[start:stop], start, cut.question.tolerance)
-
-
-class Gathering:
-    """The parts of an answer, as they come."""
-
-    def __init__(self, cut: Cut) -> None:
-        self._cut = cut
-        self._parts: dict[int, Part] = {}
-
-    def add(self, number: int, part: Part) -> Answer | None:
-        """Take in what a span says; return the answer as soon as it is known."""
-        self._parts[number] = part
-        if part is False:
-            return False
-        if len(self._parts) < len(self._cut):
-            return None
-        tolerance = self._cut.question.tolerance
-        if tolerance is None:
-            return True
-        in_order = [self._parts[number] for number in range(len(self._cut))]
-        return summed(cast(list[Sums], in_order), self._cut.size, tolerance)

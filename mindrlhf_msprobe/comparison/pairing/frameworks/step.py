@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.comparison.judging.moves import order_between
 from mindrlhf_msprobe.comparison.pairing.composed import composed, joined, transposed
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import (
     FUSED,
@@ -30,13 +31,11 @@ from mindrlhf_msprobe.comparison.pairing.fused import (
     as_most,
     find_fused,
     find_reordered,
-    order_between,
     row_keys,
 )
-from mindrlhf_msprobe.comparison.pairing.key_pieces import CutStep
 from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, FusedRules
 from mindrlhf_msprobe.comparison.pairing.names import NameRules, match_names, of_any_layer
-from mindrlhf_msprobe.comparison.pairing.planner import StepData
+from mindrlhf_msprobe.comparison.pairing.planner import CutStep, StepData
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator

@@ -92,17 +92,21 @@ class DataFile:
         return CheckpointError.of_file(self.path, message(code, **params))
 
     def read(self, offset: int, size: int) -> bytearray:
-        """Return a part of the file.
+        """Return a part of the file; see `array`."""
+        return bytearray(self.array(offset, size).data)
+
+    def array(self, offset: int, size: int) -> np.ndarray:
+        """Return a part of the file, uint8 [size]; nothing is written there before it is read.
 
         Raises:
             CheckpointError: it ends before, was replaced or changed, or cannot be read.
         """
-        found = bytearray(size)
+        found = np.empty(size, np.uint8)
         file = self._open()
         try:
             if _identity(os.fstat(file)) != self._known:
                 raise self.error("checkpoint.changed")
-            view, at = memoryview(found), 0
+            view, at = found.data, 0
             while at < size:
                 got = os.preadv(file, [view[at:]], offset + at)
                 if not got:
@@ -124,7 +128,7 @@ class DataFile:
             CheckpointError: as `read`.
         """
         for at in range(start, end, _PIECE):
-            before = zlib.crc32(self.read(at, min(_PIECE, end - at)), before)
+            before = zlib.crc32(self.array(at, min(_PIECE, end - at)).data, before)
         return before
 
     def _open(self) -> int:
@@ -202,10 +206,10 @@ class FileTensor(StoredTensor):
         for piece in self._pieces:
             begin, end = max(first, at), min(last, at + piece.size)
             if begin < end:
-                parts.append(piece.file.read(piece.offset + begin - at, end - begin))
+                parts.append(piece.file.array(piece.offset + begin - at, end - begin))
             at += piece.size
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
-        return in_numbers(self.dtype, np.frombuffer(data, stored))
+        data = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint8), *parts])
+        return in_numbers(self.dtype, data.view(stored))
 
 
 def _why(dtype: str, shape: tuple[int, ...], present: int) -> Message | None:
