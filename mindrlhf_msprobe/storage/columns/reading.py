@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from functools import cached_property
@@ -119,8 +120,12 @@ class JournalColumns(Columns):
 
     def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
         """See `Columns.made`."""
-        lines = (JournalLine.from_json(self.lines[number], self._stacks) for number in numbers)
-        return run.entries_of([*lines], self.at)
+        raw = self._raw
+        if raw is None:
+            lines = [self.lines[number] for number in numbers]
+        else:  # whole numbers of any size
+            lines = read_lines((raw[number] for number in numbers), json.loads).lines
+        return run.entries_of([JournalLine.from_json(line, self._stacks) for line in lines], self.at)
 
 
 def columns_of_journal(
