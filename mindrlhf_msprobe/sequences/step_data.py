@@ -26,6 +26,7 @@ from mindrlhf_msprobe.phases import (
     ROLLOUT_TOKENS,
 )
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 
@@ -200,7 +201,7 @@ class StepData:
     @classmethod
     def at(cls, run: Run, step: int, rank: int) -> StepData:
         """Return the key data of one step and rank of a run."""
-        keys = run.keys_at(step, rank)
+        keys = run.keys_at(StepPlace(step, rank))
         return cls(keys, lambda key: run.key_data(key, step, rank), Settings.read(run))
 
     def saved(self, names: Sequence[str]) -> Sequence[KeyDatum]:

@@ -163,7 +163,7 @@ class _Wanted:
     def read(self, at: StepPlace) -> None:
         """Read one place."""
         reads = bool(self._gather) or self._records is not None
-        for phase in self._run.phases_at(*at) if reads else ():
+        for phase in self._run.phases_at(at) if reads else ():
             if self._choice.phase not in (None, phase):
                 continue
             columns = self._columns(LayerPlace(phase, *at))
@@ -231,7 +231,7 @@ class _Wanted:
                     self._found.add("key", record.name, value, at, statistic=name)
 
     def _read_keys(self, at: StepPlace) -> None:
-        there = self._run.keys_at(*at)
+        there = self._run.keys_at(at)
         every, own, pattern = self._choice.everything, self._choice.keys, self._pattern
         wanted = [k for k in there if every or k in own or (pattern and pattern.search(k))]
         read = {*wanted, *(KEYS_READ.intersection(there) if self._derived else ())}

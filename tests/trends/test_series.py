@@ -83,7 +83,7 @@ def test_journals_are_read_once(trained, monkeypatch):
         )
     run = open_run(trained)
     run.trend("loss|head|gradient_norm|update_to_weight")
-    assert len(read) == len(set(read)) == sum(len(run.phases_at(*p)) for p in run.places)
+    assert len(read) == len(set(read)) == sum(len(run.phases_at(p)) for p in run.places)
     read.clear()
     run.trend(key="rewards")
     run.trend(derived="kl_k3")

@@ -36,6 +36,7 @@ from mindrlhf_msprobe.storage.arrays.npy import (
     roundoff,
 )
 from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, SIGNS, sketch_of
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 
 if TYPE_CHECKING:
@@ -448,7 +449,7 @@ def unlike_weights(walk: Walk) -> list[Weight]:
     both, rank = [(side.run, side.phase) for side in walk.sides], walk.rollout.rank
     before = {step for run, _ in both for step in run.steps if step < walk.rollout.step}
     for step in sorted(before, reverse=True) if unlike else ():
-        if not all(phase in run.phases_at(step, rank) for run, phase in both):
+        if not all(phase in run.phases_at(StepPlace(step, rank)) for run, phase in both):
             break
         rollout, training = (read_parameters(run, phase, step, rank) for run, phase in both)
         for pair in _pairs(walk, walk.rollout.parameters, training):

@@ -70,7 +70,7 @@ def count_wholesale(
     rank_steps = [view.own(*place) for view in sides]
     if any(view.phases or view.key_data_only or not view.run.dialect.timed for view in sides):
         return None
-    phases = [view.run.phases_at(*at) for view, at in zip(sides, rank_steps)]
+    phases = [view.run.phases_at(at) for view, at in zip(sides, rank_steps)]
     if phases[0] != phases[1]:
         return None
     both_have = []

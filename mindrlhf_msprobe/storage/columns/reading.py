@@ -125,7 +125,9 @@ class JournalColumns(Columns):
             lines = [self.lines[number] for number in numbers]
         else:  # whole numbers of any size
             lines = read_lines((raw[number] for number in numbers), json.loads).lines
-        return run.entries_of([JournalLine.from_json(line, self._stacks) for line in lines], self.at)
+        return run.entries_of(
+            [JournalLine.from_json(line, self._stacks) for line in lines], self.at
+        )
 
 
 def columns_of_journal(
@@ -201,7 +203,7 @@ def whole_columns(
     Args:
         like: the same place of another run, most of which may be the same.
     """
-    if run.times_are_lost(at.step, at.rank):
+    if run.times_are_lost(at):
         return None
 
     def of_journal(

@@ -10,7 +10,7 @@ from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile
-from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace
+from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.places import Directories, micro_steps
 from mindrlhf_msprobe.storage.reading.reader import Run
 
@@ -70,8 +70,8 @@ class FollowedRun(Run):
         config = self.config(self._rank)
         if config is None or not config.keep_mb:
             return False
-        kinds = thinned.LAYERS, thinned.KEY_DATA
-        return any(self._is_thinned_by_now(kind, step, self._rank) for kind in kinds)
+        at, kinds = StepPlace(step, self._rank), (thinned.LAYERS, thinned.KEY_DATA)
+        return any(self._is_thinned_by_now(kind, at) for kind in kinds)
 
     def _layers(self, step: int) -> dict[LayerPlace, Path]:
         config = self.config(self._rank)

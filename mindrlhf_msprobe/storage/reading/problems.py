@@ -13,7 +13,7 @@ from mindrlhf_msprobe.phases import PHASES
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile, expected_ranks
-from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace
+from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import is_ours
 
 _LayerDirs = Mapping[LayerPlace, Path]
@@ -48,16 +48,16 @@ class Problem:
     partial: bool = False
     absent: bool = False
 
-    def concerns(self, step: int, rank: int) -> bool:
+    def concerns(self, at: StepPlace) -> bool:
         """Return whether layer data or key data of this step and rank are concerned."""
-        return (self.phase is not None or self.key_data) and self.is_at(step, rank)
+        return (self.phase is not None or self.key_data) and self.is_at(at)
 
-    def is_at(self, step: int, rank: int) -> bool:
+    def is_at(self, at: StepPlace) -> bool:
         """Return whether it is in this step and rank, or in all of them."""
-        first = step if self.step is None else self.step
-        if not first <= step <= (first if self.last is None else self.last):
+        first = at.step if self.step is None else self.step
+        if not first <= at.step <= (first if self.last is None else self.last):
             return False
-        return self.rank in (None, rank)
+        return self.rank in (None, at.rank)
 
     def covers(self, other: Problem) -> bool:
         """Return whether it says of everything another one concerns that it cannot be read."""

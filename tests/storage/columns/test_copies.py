@@ -27,7 +27,7 @@ from mindrlhf_msprobe.storage.columns.export import copy_of_rank, export_run
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.leaf_json import NON_FINITE_MARKS, STATISTICS
 from mindrlhf_msprobe.storage.columns.reading import columns_of, columns_of_journal
-from mindrlhf_msprobe.storage.place import LayerPlace
+from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 
 FIELDS = ("type", "dtype", "shape", *STATISTICS, "nan_count", "inf_count", "fingerprint", "md5")
 MORE = ("value", "data_name", "whole", "error")
@@ -65,7 +65,7 @@ def told(path: Path) -> list[object]:
     run = open_run(path)
     found: list[object] = [check_run(path).findings]
     for step, rank in sorted(run.places):
-        for phase in run.phases_at(step, rank):
+        for phase in run.phases_at(StepPlace(step, rank)):
             columns = columns_of(run, LayerPlace(phase, step, rank))
             found += [entry.records for entry in columns.entries()]
     return [*found, sorted(problem.said.code for problem in run.problems)]
@@ -205,7 +205,7 @@ def test_columns_are_read_and_no_journal(runs, monkeypatch):
     read = []
     monkeypatch.setattr(Run, "journal", lambda self, *at: read.append(at))
     run = open_run(runs[0])
-    for phase in run.phases_at(0, 0):
+    for phase in run.phases_at(StepPlace(0, 0)):
         columns = columns_of(run, LayerPlace(phase, 0, 0))
         assert isinstance(columns, CopiedColumns)
         assert sum(len(entry.records) for entry in columns.entries()) == len(columns.values)

@@ -13,7 +13,7 @@ from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     Checkpoint,
     CheckpointError,
 )
-from mindrlhf_msprobe.storage.place import LayerPlace
+from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Record, network_name
 
@@ -80,7 +80,7 @@ def _held(run: Run, steps: Sequence[int]) -> _Roles:
     known = 0
     for step in steps:
         for at in (LayerPlace(p, step, r) for r in run.ranks for p in run.phases):
-            if at.phase not in run.phases_at(step, at.rank):
+            if at.phase not in run.phases_at(StepPlace(step, at.rank)):
                 continue
             config = run.config(at.rank)
             phase = (config.phase_table() if config else phase_table({})).get(at.phase)
