@@ -163,10 +163,10 @@ class _Wanted:
     def read(self, at: StepPlace) -> None:
         """Read one place."""
         reads = bool(self._gather) or self._records is not None
-        for phase in self._run.phases_at(at) if reads else ():
-            if self._choice.phase not in (None, phase):
+        for layer in self._run.layer_places(*at) if reads else ():
+            if self._choice.phase not in (None, layer.phase):
                 continue
-            columns = self._columns(LayerPlace(phase, *at))
+            columns = self._columns(layer)
             for gatherer in self._gather.values():
                 gatherer.columns(columns)
         for gatherer in self._gather.values():

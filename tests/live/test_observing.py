@@ -238,7 +238,6 @@ def test_without_it_nothing_is_imported_or_started(tmp_path):
     program = f"""
 import sys
 from mindrlhf_msprobe import Probe
-from mindrlhf_msprobe.storage.place import StepPlace
 with Probe.from_config({settings}) as probe:
     probe.save_data(loss=1.0)
     probe.step()

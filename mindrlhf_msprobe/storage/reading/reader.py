@@ -624,11 +624,11 @@ class Run:
 
     def layer_places(self, step: int | None = None, rank: int | None = None) -> list[LayerPlace]:
         """Return where layer data were recorded, in a step and on a rank (None: in any)."""
-        return self._layer_dirs.at(step, rank)
+        return sorted(self._layer_dirs.at(step, rank))
 
     def phases_at(self, at: StepPlace) -> list[str]:
         """Return the phases of which layer data were recorded in one place."""
-        return sorted(layer.phase for layer in self._layer_dirs.at(*at))
+        return [layer.phase for layer in self.layer_places(*at)]
 
     def keys_at(self, at: StepPlace) -> list[str]:
         """Return the names of the key data that were saved in one place."""
