@@ -238,7 +238,11 @@ class _Machine:
         elif name == "EMPTY_TUPLE":
             stack.append(())
         elif name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"):
-            self._tuple(None if name == "TUPLE" else int(name[-1]))
+            marked = name == "TUPLE"
+            size = [*reversed(stack)].index(_MARK) if marked else int(name[-1])
+            found = tuple(stack[len(stack) - size :])
+            del stack[len(stack) - size - marked :]
+            stack.append(found)
         elif name == "GLOBAL":
             stack.append(_name(argument))
         elif name == "BINPERSID":
@@ -248,16 +252,6 @@ class _Machine:
             stack.append(_made(stack.pop(), given))
         else:
             raise ArrayFileError.saying("unread.pt_pickle", what=name)
-
-    def _tuple(self, size: int | None) -> None:
-        if size is None:
-            size = next(n for n, item in enumerate(reversed(self.stack)) if item is _MARK)
-            found = tuple(self.stack[len(self.stack) - size :])
-            del self.stack[len(self.stack) - size - 1 :]
-        else:
-            found = tuple(self.stack[len(self.stack) - size :])
-            del self.stack[len(self.stack) - size :]
-        self.stack.append(found)
 
 
 def _name(text: str) -> _Name:
