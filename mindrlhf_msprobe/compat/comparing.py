@@ -137,7 +137,6 @@ def answer(comparison: Comparison) -> None:
 
 
 _TABLE, _PICTURES, _SUMMARY = "similarities.csv", "similarities_picture", "summary"
-_BEGIN = 1024  # bytes of a picture, which say what made it
 
 #: (step, update), as a column of the table.
 _Update = tuple[int, int]
@@ -235,4 +234,4 @@ def _is_table(path: Path) -> bool:
 
 def _is_picture(path: Path) -> bool:
     with open(path, "rb") as file:
-        return TOOL.encode() in file.read(_BEGIN)
+        return TOOL.encode() in file.read(1024)  # bytes of a picture, which say what made it

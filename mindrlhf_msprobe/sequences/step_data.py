@@ -43,7 +43,6 @@ PAD = (("pad_token_id", "pad_id"), ("pad_token", "pad_idx", "padding_idx"), ("pa
 EOS = (("eos_token_id", "eos_id"), ("eos_token", "end_token_id", "stop_token_ids"), ("eos",))
 #: Sections whose special tokens count where several sections name different ones.
 _SECTIONS = ("tokenizer", "generat", "sampling", "rollout")
-_MOST_SETTINGS = 100_000  # values of configurations.json that are looked at
 
 #: The keys from the outermost section to a setting, and its value.
 _Setting = tuple[tuple[str, ...], Any]
@@ -148,7 +147,7 @@ def _settings(content: Any) -> Iterator[_Setting]:
     """Yield each setting below a configuration, with its keys in lower case."""
     waiting: list[_Setting] = [((), content)]
     seen = 0
-    while waiting and seen < _MOST_SETTINGS:
+    while waiting and seen < 100_000:  # values of configurations.json that are looked at
         path, item = waiting.pop()
         seen += 1
         if isinstance(item, dict):

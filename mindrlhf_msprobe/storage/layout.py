@@ -44,7 +44,6 @@ KEY_DATA_DIR = "data"
 #: The longest file name the common file systems take, in bytes.
 MAX_NAME_BYTES = 255
 _MAX_KEY_BYTES = 180
-_TEMPORARY_BYTES = 24  # what a temporary name adds to the final one
 
 _NUMBERED = re.compile(r"(step|rank|proc|micro_step)([0-9]{1,18})")
 _OF_TRAINER = re.compile(r"step_([0-9]{1,18})")
@@ -228,7 +227,7 @@ def _file_name(stem: str, suffix: str, unsafe: re.Pattern[str], before_hash: str
     name = unsafe.sub("_", stem).encode("utf-8", errors="replace").decode("utf-8")
     if name.startswith("."):
         name = "_" + name[1:]
-    room = MAX_NAME_BYTES - len(suffix) - _TEMPORARY_BYTES
+    room = MAX_NAME_BYTES - len(suffix) - 24  # what a temporary name adds to the final one
     if name != stem or len(name.encode()) > room:
         digest = hashlib.sha1(stem.encode("utf-8", errors="surrogatepass")).hexdigest()[:12]
         name = name.encode()[: room - 13].decode("utf-8", errors="ignore") + before_hash + digest

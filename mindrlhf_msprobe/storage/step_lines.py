@@ -34,7 +34,6 @@ from mindrlhf_msprobe.storage.arrays.atomic import (
     write_atomic,
 )
 
-_LONGEST = 1 << 20  # bytes of a line
 _STEP = re.compile(rb'\{"step": ([0-9]{1,18})[,}]')
 _T = TypeVar("_T")
 
@@ -227,7 +226,7 @@ def finding_lines(root: Path, rank: int) -> StepLines[dict[str, Any]]:
 def benchmark_lines(root: Path, rank: int) -> StepLines[dict[str, Any]]:
     """Return the file of a rank's rows, which have at least `step`, `phase` and `entry`."""
     name = layout.benchmark_name(rank)
-    return StepLines(root, name, _row, most=bounds.JOURNAL, longest=_LONGEST)
+    return StepLines(root, name, _row, most=bounds.JOURNAL, longest=1 << 20)  # bytes of a line
 
 
 class RowsOfSteps:

@@ -43,7 +43,6 @@ _OWN_NAMES = (*DERIVED, *METRICS)
 _METRICS_FIRST = 5
 
 _MOST_NEAR = 10_000  # names among which the nearest are looked for
-_SPREAD = ("min", "max")
 _OF_KEY, _OF_RECORD = "mean", "norm"  # statistics, unless one is chosen
 
 
@@ -223,7 +222,7 @@ class _Wanted:
         self._matched = True
         statistic = self._choice.statistic or _OF_KEY
         at = datum.step, datum.rank, datum.micro_step
-        more = _SPREAD if datum.key in self._choice.spread else ()
+        more = ("min", "max") if datum.key in self._choice.spread else ()
         for record in datum.records:
             for name in (statistic, *more):
                 value = statistic_of(record, name)

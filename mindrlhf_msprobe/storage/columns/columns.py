@@ -249,7 +249,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(STATISTICS, _NUMBER),
     "shape": (list, NoneType),
 }
-_FINGERPRINTS = ("fingerprint", "md5")
 
 
 class Values:
@@ -301,7 +300,7 @@ class Values:
     def fingerprints(self) -> list[str | None]:
         """The fingerprint of each value, or None."""
         if "md5" in chain.from_iterable({*self._forms}):
-            pairs = zip(*map(self.field, _FINGERPRINTS))
+            pairs = zip(*map(self.field, ("fingerprint", "md5")))
             return [own or checksum for own, checksum in pairs]
         return [fingerprint or None for fingerprint in self.field("fingerprint")]
 

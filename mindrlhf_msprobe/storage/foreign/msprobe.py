@@ -26,7 +26,6 @@ _MSADAPTER = ("mindtorch", "msadapter")
 _OF_MSADAPTER = {"mindspore.Tensor": "torch.Tensor", "mindspore.dtype": "torch.dtype"}
 _UNNUMBERED = f".{PARAMETERS_GRAD}"
 _AFTER_SPACE = tuple("-+=%@")
-_MOST_SHOWN = 4
 _PHASE_SPAN = 1 << 40  # more places in time than one phase's dump can hold entries
 
 
@@ -93,7 +92,7 @@ def _entries(root: Path, directory: Path) -> dict[str, dict[str, Any]]:
         raise layout.UnreadError.saying("unread.no_entries", file=layout.DUMP_FILE)
     parts = [name for entry, of in data.items() if not holds_gradients(entry) for name in of]
     if parts and not {*PARTS} & {*parts}:  # no entry has a part that is known
-        found = ", ".join(shortened(name) for name in [*dict.fromkeys(parts)][:_MOST_SHOWN])
+        found = ", ".join(shortened(name) for name in [*dict.fromkeys(parts)][:4])
         why = message("unread.other_form", found=found, known=", ".join(PARTS))
         raise _of_file(layout.DUMP_FILE, why)
     if kind in _MSADAPTER:

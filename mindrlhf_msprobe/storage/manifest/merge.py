@@ -35,7 +35,6 @@ _OF_A_NODE = frozenset(
 _SETTINGS = [name for name in Settings.every_key() if name not in ("taken", "taken_in", "at_start")]
 
 _SHOWN = 80  # characters of a value
-_PART = 1 << 20  # bytes that are copied at once
 #: (phase or data/<key>, step, rank)
 _Place = tuple[str, int, int]
 
@@ -297,7 +296,7 @@ def _lines(partial: Path, name: str, rank: int, inputs: Sequence[_Input]) -> Ite
         for source in sources:
             last = b"\n"
             with open(source.root / name, "rb") as file:
-                while part := file.read(_PART):
+                while part := file.read(1 << 20):  # bytes that are copied at once
                     target.write(part)
                     last = part[-1:]
             if last != b"\n":

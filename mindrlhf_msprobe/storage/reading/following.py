@@ -14,8 +14,6 @@ from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.places import Directories, micro_steps
 from mindrlhf_msprobe.storage.reading.reader import Run
 
-_HELD = 3  # steps
-
 
 class FollowedRun(Run):
     """What one rank of a running job has recorded, as far as it was taken.
@@ -46,7 +44,7 @@ class FollowedRun(Run):
         with suppress(RunError):  # one that is damaged: what it said before is what is known
             self._read_own_manifest()
         held = {at for at, _ in self._recorded_at} | {step}
-        kept = sorted(held)[-_HELD:]
+        kept = sorted(held)[-3:]
         before = {*kept} - {step}
         layers = {at: d for at, d in self._layer_dirs.items() if at.step in before}
         keys = {at: d for at, d in self._key_dirs.items() if at.step in before}

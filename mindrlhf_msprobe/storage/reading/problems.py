@@ -18,8 +18,6 @@ from mindrlhf_msprobe.storage.reading.keydata import is_ours
 
 _LayerDirs = Mapping[LayerPlace, Path]
 _KeyDirs = Mapping[KeyPlace, Path]
-_MOST_READ = 100  # saves that are read to know whose they are
-_MOST_GAPS = 1000  # of one phase or key
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ def _manifests(
     if len(there) == 1:  # which stands for every rank, unless it knows of others
         ranks &= expected_ranks(manifests)
     if not there and not ranks:
-        first = itertools.islice(keys.items(), _MOST_READ)
+        first = itertools.islice(keys.items(), 100)  # saves that are read to know whose they are
         ours = (at.rank for at, directory in first if is_ours(root, directory, at.key))
         ranks |= {*itertools.islice(ours, 1)}
     for rank in sorted(ranks):
@@ -185,7 +183,7 @@ def _gaps(
     """Yield (first, last) of the steps that are listed and not there, but were not thinned."""
     lacking = recorded.gaps(spans, sorted(there))
     found = (gap for span in lacking for gap in thinned.outside(removed, kind, *span))
-    return itertools.islice(found, _MOST_GAPS)
+    return itertools.islice(found, 1000)
 
 
 def _why(manifest: str, first: int, last: int, what: str) -> Message:

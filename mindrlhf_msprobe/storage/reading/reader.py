@@ -95,21 +95,6 @@ def directory_of(path: str | Path) -> Path:
     return path.parent if path.name == layout.DUMP_FILE and path.is_file() else path
 
 
-def _is_empty(path: Path) -> bool:
-    """Return whether a directory is empty.
-
-    Raises:
-        RunError: there is none, or it cannot be read.
-    """
-    if not path.is_dir() and (of_a_run := _of_a_run(path)):
-        raise RunError(of_a_run)
-    layout.check_directory(path)
-    try:
-        return not any(path.iterdir())
-    except OSError as error:
-        raise RunError.saying("error.unread", path=path, why=error.strerror or error) from None
-
-
 def _of_a_run(path: Path) -> Message | None:
     """Say of which run a file or directory is a part; or which runs lie in it, if any do."""
     if not path.exists():
@@ -137,7 +122,13 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self._begin(path)
-        empty = message("error.empty") if _is_empty(path) else ""
+        if not path.is_dir() and (of_a_run := _of_a_run(path)):
+            raise RunError(of_a_run)
+        layout.check_directory(path)
+        try:
+            empty = "" if any(path.iterdir()) else message("error.empty")
+        except OSError as error:
+            raise RunError.saying("error.unread", path=path, why=error.strerror or error) from None
         self._use([*self._read_manifests()])
         files = self.run_files
         others = Others(path, (name for file in files for name in file.others or ()))
