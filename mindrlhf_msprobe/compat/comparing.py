@@ -19,11 +19,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest.run_file import TOOL
 from mindrlhf_msprobe.storage.outputs import Output, written
 from mindrlhf_msprobe.storage.reading.gradients import open_gradients
-from mindrlhf_msprobe.trends.similarity import (
-    GradientTrend,
-    Measure,
-    compare_gradients,
-)
+from mindrlhf_msprobe.trends.similarity import GradientTrend, Measure, compare_gradients
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.findings import Comparison

@@ -37,11 +37,7 @@ _NOT_OFFERED_IN_TASK = ("tensor_list", "slice", "request_id", "backward_input", 
 #: The settings of grad_probe, with msprobe's defaults.
 _OF_GRADIENTS = {"grad_level": "L1", "param_list": [], "bounds": [-1, 0, 1]}
 #: The settings of free_benchmark, with msprobe's defaults; the rest of them change nothing there.
-_OF_BENCHMARK = {
-    "pert_mode": "improve_precision",
-    "handler_type": "check",
-    "fuzz_stage": "forward",
-}
+_OF_BENCHMARK = {"pert_mode": "improve_precision", "handler_type": "check", "fuzz_stage": "forward"}
 _ONLY_IN_BENCHMARK = {"fuzz_device": ("npu",), "fuzz_level": ("L1",)}
 _IGNORED_IN_BENCHMARK = ("if_preheat", "preheat_step", "max_sample")
 #: How msprobe names operators in the `list` of free_benchmark, and how entries begin.

@@ -68,10 +68,7 @@ class Tables:
         self._of_block: dict[int, list[int]] = {}
 
     def keys(
-        self,
-        blocks: np.ndarray,
-        starts: Sequence[int | None],
-        have: Mapping[int, int],
+        self, blocks: np.ndarray, starts: Sequence[int | None], have: Mapping[int, int]
     ) -> list[int]:
         """Return the keys of the samples of a call.
 

@@ -183,10 +183,7 @@ class StepData:
     """
 
     def __init__(
-        self,
-        keys: Collection[str],
-        read: Callable[[str], Sequence[KeyDatum]],
-        settings: Settings,
+        self, keys: Collection[str], read: Callable[[str], Sequence[KeyDatum]], settings: Settings
     ) -> None:
         self.keys, self.settings = keys, settings
         self._read = read

@@ -29,10 +29,7 @@ from mindrlhf_msprobe.storage.reading.series import (
     statistic_of,
 )
 from mindrlhf_msprobe.storage.records import Record
-from mindrlhf_msprobe.trends.derived import (
-    KEYS_READ,
-    OF_KEYS,
-)
+from mindrlhf_msprobe.trends.derived import KEYS_READ, OF_KEYS
 from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, columns_with_weights, gatherers
 from mindrlhf_msprobe.trends.rollout_correction import METRICS, ROLLOUT_CORR, RolloutMetrics
 

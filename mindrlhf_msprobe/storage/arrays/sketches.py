@@ -38,11 +38,7 @@ import xxhash
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.npy import (
-    ArrayFileError,
-    bfloat16_bits_to_float32,
-    open_part,
-)
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, bfloat16_bits_to_float32, open_part
 
 ALGORITHM = "signed_sums_64"
 #: What the file of sketches begins with; the first sketch lies behind it.

@@ -54,13 +54,7 @@ class Manifest:
     """
 
     def __init__(
-        self,
-        root: Path,
-        rank: int,
-        content: RunFile,
-        lock: RankLock,
-        *,
-        further: bool = False,
+        self, root: Path, rank: int, content: RunFile, lock: RankLock, *, further: bool = False
     ) -> None:
         self._path, self._rank = root / layout.manifest_name(rank), rank
         self.lost: Path | None = None

@@ -9,10 +9,7 @@ from pathlib import Path
 
 from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.phases import phase_table
-from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
-    Checkpoint,
-    CheckpointError,
-)
+from mindrlhf_msprobe.storage.foreign.checkpoints.stored import Checkpoint, CheckpointError
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Record, network_name
