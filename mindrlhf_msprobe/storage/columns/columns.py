@@ -83,17 +83,17 @@ class Columns:
             tool's dump, or what is left of a damaged one; else None.
     """
 
+    objects: list[Entry] | None = None
+
     def __init__(
         self,
         at: LayerPlace,
         layout: Layout,
         heads: Heads,
         values: Values,
-        objects: list[Entry] | None = None,
     ) -> None:
         self.at, self.layout, self.heads, self.values = at, layout, heads, values
         self.phase, self.step, self.rank = at
-        self.objects = objects
         self.kinds = layout.kinds(values.field("dtype"), values.field("shape"))
         self._entries: dict[int, EntryView] = {}
         self._records: dict[tuple[str, ...], Records] = {}

@@ -428,3 +428,28 @@ def test_the_command_says_what_it_wrote(recorded, tmp_path, capsys):
     assert not said["left_out"]
     assert main(["export", str(recorded / "A"), "-o", str(tmp_path / "out")]) == 0
     assert "2 files" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_columns_have_the_names_and_values_of_the_records(recorded, tmp_path, damaged):
+    """Whether they are read of a whole journal, or of what is left of a damaged one."""
+    run = shutil.copytree(recorded / "A", tmp_path / "run")
+    journal = run / "actor_update/step0/rank0/records.jsonl"
+    first, *rest = journal.read_bytes().splitlines(keepends=True)
+    line = json.loads(first)
+    value = {"type": "int", "value": 3}
+    line["input_kwargs"] = {"masks": [{"left.0": value}, None, value], "mask": value}
+    journal.write_bytes(json.dumps(line).encode() + b"\n" + b"".join(rest) + b"{}\n" * damaged)
+    opened = open_run(run)
+    columns = columns_of(opened, LayerPlace("actor_update", 0, 0))
+    assert (columns.objects is not None) == damaged
+    views = {entry.name: entry for entry in columns.entries()}
+    for entry in opened.entries("actor_update", 0, 0):
+        view = views[entry.name]
+        names = {view.record_name(io, path): dict(leaf) for io, path, leaf in view.records}
+        records = {record.name: record.leaf.to_json() for record in entry.records}
+        for found in (names, records):  # of null nothing is read of a whole journal
+            found.pop(f"{view.name}.input.masks.1", None)
+        assert names == records
+        assert all(view.argument(one.io, one.path) == one.argument for one in entry.records)
+        assert view.stack == entry.stack
