@@ -22,7 +22,7 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.errors import ConfigError, MsprobeError
 from mindrlhf_msprobe.integrations.patches import PREPARED, Part, Patches, when_imported
-from mindrlhf_msprobe.integrations.session import asked_for
+from mindrlhf_msprobe.integrations.session import settings_of_section
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.integrations.mindformers import ProbeCallback
@@ -123,7 +123,7 @@ def _around_callbacks(_trainer: Any, _callbacks: Any = None, config: Any = None)
     PREPARED.append("mindformers.pynative.trainer.Trainer")
     if _probes_among(handler.callbacks):
         return
-    settings = asked_for(plain(getattr(config, SECTION, None)), _NAME)
+    settings = settings_of_section(plain(getattr(config, SECTION, None)), _NAME)
     if settings is not None:
         handler.add_callback(_made(config=settings))
 

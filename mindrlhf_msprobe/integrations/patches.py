@@ -288,7 +288,7 @@ class _Watch:
     def __init__(self, package: str, prepare: Callable[[ModuleType], None]) -> None:
         self._package = package
         self._prepare = prepare
-        self._asking: set[str] = set()
+        self._finding: set[str] = set()
 
     def concerns(self, name: str) -> bool:
         return name == self._package or name.startswith(f"{self._package}.")
@@ -296,9 +296,9 @@ class _Watch:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not self.concerns(name) or name in self._asking:
+        if not self.concerns(name) or name in self._finding:
             return None
-        self._asking.add(name)
+        self._finding.add(name)
         try:
             for finder in sys.meta_path:
                 find = getattr(finder, "find_spec", None)
@@ -307,7 +307,7 @@ class _Watch:
                     self._see_to(spec)
                     return spec
         finally:
-            self._asking.discard(name)
+            self._finding.discard(name)
         return None
 
     def _see_to(self, spec: ModuleSpec) -> None:

@@ -23,7 +23,7 @@ from mindrlhf_msprobe.probe import Probe
 
 
 def begin(config: Any, trainer: Message, apart: str = "") -> Session | None:
-    """Begin to record a training; None if its configuration does not ask for it on this rank.
+    """Begin to record a training; None if its configuration does not say so on this rank.
 
     Args:
         config: the trainer's configuration, with the section as the attribute `msprobe_config`.
@@ -34,7 +34,7 @@ def begin(config: Any, trainer: Message, apart: str = "") -> Session | None:
         ConfigError: a value in the section is wrong.
         RunError: the dump_path holds another run, or cannot be written.
     """
-    settings = asked_for(getattr(config, SECTION, None), trainer)
+    settings = settings_of_section(getattr(config, SECTION, None), trainer)
     if settings is None:
         return None
     probe = _apart(settings, trainer, apart) if apart and in_ray_actor() else Probe(settings)
@@ -43,8 +43,8 @@ def begin(config: Any, trainer: Message, apart: str = "") -> Session | None:
     return Session(probe) if probe.enabled or probe.plays else None
 
 
-def asked_for(section: Any, trainer: Message) -> ProbeConfig | None:
-    """Return the settings of a training's section; None where it asks for nothing, which is noted.
+def settings_of_section(section: Any, trainer: Message) -> ProbeConfig | None:
+    """Return the settings of a training's section; None where it says nothing, which is noted.
 
     Raises:
         ConfigError: a value in the section is wrong.

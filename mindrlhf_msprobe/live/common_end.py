@@ -40,7 +40,7 @@ class Meeting:
 
     Each says in a file of its own which step it has ended and whether the training is to end, and
     waits until all have come as far. If none is to end it goes on, and nothing is written; a rank
-    that is further has seen that, too. Otherwise one file is decisive, which the first creates that
+    that is further has seen that, too. Else one file is decisive, which the first creates that
     knows: all end after this step, or, where a rank does not come in time, nobody meets any more.
     It is created once in a job, so all decide the same, and what waiting costs is bounded once.
 

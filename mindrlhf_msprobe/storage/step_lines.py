@@ -121,7 +121,7 @@ class StepLines(Generic[_T]):
 
         Raises:
             OSError, ValueError: the file cannot be read, leaves the run or is too large, or the
-                line is none of ours.
+                line is not one of ours.
         """
         found = None
         for number, raw in self._whole():

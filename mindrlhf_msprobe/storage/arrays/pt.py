@@ -186,7 +186,7 @@ def _check_extent(tensor: _Tensor, count: int) -> None:
 
 
 def _read_pickle(content: bytes) -> _Tensor:
-    """Return what a pickle says of one tensor, without doing anything that it asks for."""
+    """Return what a pickle says of one tensor, without doing anything that it says."""
     machine = _Machine()
     try:
         for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
@@ -270,7 +270,7 @@ def _storage(given: Any) -> _Storage:
 
 
 def _made(what: Any, given: Any) -> Any:
-    """Return what a call that the pickle asks for would make."""
+    """Return what a call in the pickle would make."""
     if what == _Name(_ORDERED) and given == ():
         return _HOOKS
     if what == _Name(_PARAMETER) and isinstance(given[0], _Tensor):

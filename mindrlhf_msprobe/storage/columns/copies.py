@@ -213,7 +213,7 @@ class _Group:
         self._dictionaries: dict[str, Any] = {}
         self._texts: dict[str, list[Any]] = {}
         self.layouts: dict[tuple[bytes, ...], Layout] = {}
-        self._ways: dict[tuple[str, int], tuple[_Group, np.ndarray]] = {}
+        self._codes_in: dict[tuple[str, int], tuple[_Group, np.ndarray]] = {}
         for name, column in zip(table.column_names, table.columns):
             chunk = column.chunk(0)
             if name in TEXTS:
@@ -255,10 +255,10 @@ class _Group:
             ]
         return found
 
-    def way_to(self, other: _Group, name: str) -> np.ndarray:
+    def codes_in(self, other: _Group, name: str) -> np.ndarray:
         """Return the number that each text of a column has in another group, -2 without one."""
         key = name, id(other)
-        if key not in self._ways:
+        if key not in self._codes_in:
             own, theirs = self._dictionaries[name], other._dictionaries[name]
             if own.equals(theirs):
                 found = np.arange(len(own) + 1)
@@ -266,8 +266,8 @@ class _Group:
                 there = {text: number for number, text in enumerate(theirs.to_pylist())}
                 found = np.array([*(there.get(text, -2) for text in own.to_pylist()), -1])
             found[-1] = -1
-            self._ways[key] = other, found
-        return self._ways[key][1]
+            self._codes_in[key] = other, found
+        return self._codes_in[key][1]
 
 
 class CopiedValues(Values):
@@ -351,8 +351,8 @@ class CopiedValues(Values):
         found = np.ones(len(rows), bool)
         for column in ("algorithm", name) if name == "fingerprint" else (name,):
             own = self._group.codes[column][self._rows[rows]]
-            way = self._group.way_to(other._group, column)
-            found &= way[own] == other._group.codes[column][other._rows[there]]
+            there_is = self._group.codes_in(other._group, column)
+            found &= there_is[own] == other._group.codes[column][other._rows[there]]
         return found
 
 

@@ -106,7 +106,7 @@ def refuse_other_job(root: Path, rank: int, world: dict[str, Any], existing: str
     others = [path for path in layout.manifests(root) if layout.manifest_rank(path) != rank]
     for path in others:
         lock = RankLock(root, layout.manifest_rank(path))
-        running = lock.held_elsewhere()
+        running = lock.held_by_another()
         try:
             theirs = RunFile.read(path)
         except RunError:

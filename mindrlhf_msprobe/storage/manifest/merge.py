@@ -157,7 +157,7 @@ def _read(root: Path) -> _Input:
             said = manifests[rank].json.get("world")
             raise RunError.saying("error.merge_rank", path=path, rank=rank, world=said)
         lock = RankLock(root, rank)
-        if lock.held_elsewhere():
+        if lock.held_by_another():
             raise RunError.saying(
                 "error.merge_running", root=root, holder_in_words=lock.holder_in_words(), rank=rank
             )

@@ -270,8 +270,8 @@ class _Recording:
     def _kept(self, what: str, records: Sequence[Record]) -> list[Record]:
         """Return the tensors that would be stored whole, masks among them, or as sketches."""
         if self._wanted.task == "sketch":
-            alike = (WHOLE, MASK) if what == WHOLE else (what,)
-            return [r for r in records if kept_of(r.leaf.dtype, r.leaf.shape) in alike]
+            kept = (WHOLE, MASK) if what == WHOLE else (what,)
+            return [r for r in records if kept_of(r.leaf.dtype, r.leaf.shape) in kept]
         return [*records] if self._wanted.task == "tensor" and what == WHOLE else []
 
     def _takes_signs(self, entry: Entry, record: Record) -> bool:

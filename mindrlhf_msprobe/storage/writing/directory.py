@@ -169,9 +169,9 @@ class RankLock:
 
     def is_held(self) -> bool:
         """Return whether a process holds the lock now, this one or another."""
-        return self._is_held_here() or self.held_elsewhere()
+        return self._is_held_here() or self.held_by_another()
 
-    def held_elsewhere(self) -> bool:
+    def held_by_another(self) -> bool:
         """Return whether another process holds the lock now."""
         if self._is_held_here():
             return False
