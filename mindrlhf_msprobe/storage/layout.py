@@ -39,7 +39,10 @@ SKETCH_FILE = "sketches.bin"
 #: Stands for a setting's value that could be a secret.
 WITHHELD = "<withheld: it could be a secret>"
 KEY_DATA_DIR = "data"
-
+#: Kinds of lines that are appended to a file of a rank when something happens: see step_lines.
+FINDINGS, TIMELINE, BENCHMARK = "findings", "timeline", "free_benchmark"
+OPINIONS, GENERATORS = "opinions", "generators"
+LINES = (FINDINGS, TIMELINE, BENCHMARK, OPINIONS, GENERATORS)
 
 #: The longest file name the common file systems take, in bytes.
 MAX_NAME_BYTES = 255
@@ -56,24 +59,9 @@ def manifest_name(rank: int) -> str:
     return RUN_FILE if rank == 0 else f"run.rank{rank}.json"
 
 
-def findings_name(rank: int) -> str:
-    """Return the file of what was found in one rank's steps while it trained."""
-    return f"findings.rank{rank}.jsonl"
-
-
-def opinions_name(rank: int) -> str:
-    """Return the file of what a second computation thinks of one rank's calls."""
-    return f"opinions.rank{rank}.jsonl"
-
-
-def generators_name(rank: int) -> str:
-    """Return the file of the states of one rank's random generators behind its rollouts."""
-    return f"generators.rank{rank}.jsonl"
-
-
-def timeline_name(rank: int) -> str:
-    """Return the file of when the phases of one rank's steps ran."""
-    return f"timeline.rank{rank}.jsonl"
+def lines_name(kind: str, rank: int) -> str:
+    """Return the file of one rank to which lines of a kind, one of `LINES`, are appended."""
+    return f"{kind}.rank{rank}.jsonl"
 
 
 def columns_name(rank: int) -> str:
@@ -81,13 +69,9 @@ def columns_name(rank: int) -> str:
     return f"columns.rank{rank}.parquet"
 
 
-def benchmark_name(rank: int) -> str:
-    """Return the file of what became of one rank's disturbed computations."""
-    return f"free_benchmark.rank{rank}.jsonl"
-
-
-#: The names, by rank, of files to which a line is appended when something happens.
-LINES = (findings_name, timeline_name, benchmark_name, opinions_name, generators_name)
+def beside(rank: int) -> list[str]:
+    """Return the files of one rank that may stand beside its manifest."""
+    return [*(lines_name(kind, rank) for kind in LINES), columns_name(rank)]
 
 
 def manifest_rank(path: Path) -> int:

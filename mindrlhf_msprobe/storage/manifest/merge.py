@@ -168,9 +168,7 @@ def _read(root: Path) -> _Input:
         known = set(_places(found))
         own = {layout.CONFIGURATIONS_FILE, *(path.name for path in layout.manifests(root))}
         # Copies of journals are not merged: they are made of a run at any time.
-        own.update(
-            name(rank) for name in (*layout.LINES, layout.columns_name) for rank in manifests
-        )
+        own.update(name for rank in manifests for name in layout.beside(rank))
         for path in sorted(root.iterdir()):
             _refuse_links(root, path)
             if path not in known and path.name not in own and not path.name.startswith("."):
@@ -274,8 +272,8 @@ def _fill(partial: Path, inputs: Sequence[_Input]) -> Iterator[bool]:
         for path in one.places.values():
             yield from _tree(path, partial / path.relative_to(one.root))
     for rank in {rank: None for one in inputs for rank in one.manifests}:
-        for name in layout.LINES:
-            yield from _lines(partial, name(rank), rank, inputs)
+        for kind in layout.LINES:
+            yield from _lines(partial, layout.lines_name(kind, rank), rank, inputs)
 
 
 def _lines(partial: Path, name: str, rank: int, inputs: Sequence[_Input]) -> Iterator[bool]:
