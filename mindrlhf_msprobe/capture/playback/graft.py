@@ -35,7 +35,7 @@ from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import child_path
-from mindrlhf_msprobe.storage.manifest.notes import Grafted
+from mindrlhf_msprobe.storage.manifest.notes import Replaced
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Entry, Record, network_name
@@ -247,7 +247,7 @@ class Grafts:
             for wanted, put, left in zip(self._wanted, self._put, self._left)
         ]
         if content and self._recorder is not None:
-            self._recorder.note(Grafted(content))
+            self._recorder.note(Replaced("grafted", content))
 
 
 @dataclass(frozen=True)

@@ -128,24 +128,20 @@ def in_usual_order(entry: Entry) -> Entry:
     return replace(entry, seq=base + entry.seq, end=end)
 
 
-def with_changed_texts(line: JournalLine) -> JournalLine:
-    """Return an entry of a dump.json of ours whose texts may be other ones marked as unreadable.
+def with_changed_texts(content: Any) -> Any:
+    """Return values of a dump.json of ours whose texts may be other ones marked as unreadable.
 
     Before some texts stands a space there, which msprobe's tools need.
     """
-    return replace(line, values=_marked(line.values))
-
-
-def _marked(content: Any) -> Any:
     if isinstance(content, list):
-        return [*map(_marked, content)]
+        return [*map(with_changed_texts, content)]
     if not isinstance(content, dict):
         return content
     value = content.get("value")
     if isinstance(value, str) and value[:1] == " " and value[1:2] in _AFTER_SPACE:
         why = message("unread.first_space", file=layout.DUMP_FILE)
         return {**content, "error": why.as_json()}
-    return {name: _marked(item) for name, item in content.items()}
+    return {name: with_changed_texts(item) for name, item in content.items()}
 
 
 def _numbered(data: dict[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """Notes of a run: what is said of it while it is recorded, each with its place in run.json.
 
 A recorder makes a note and hands it to `RunWriter.note`; nothing between it and the manifest has to
-know which one it is. A new kind of note is a new class here.
+know which one it is. A new kind of note is a new class here; one that replaces a
+key as it is, is `Replaced`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,9 +17,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage.manifest.run_file import (
     AT_FIRST_PHASE,
     COUNTER,
-    Config,
     Generation,
-    Graft,
     Settings,
     began_unlike,
 )
@@ -177,46 +176,23 @@ class StepStates(Note):
 
 
 @dataclass(frozen=True)
-class ChangedTraining(Note):
-    """By what the training goes on with results that it did not compute itself."""
+class Replaced(Note):
+    """What one key of the manifest says from now on, in the place of what it said before.
 
-    content: Mapping[str, str]
+    Attributes:
+        key: its name in `RunFile`, e.g. `played` or `grafted`.
+        content: as JSON; nobody changes it any more.
+    """
+
+    key: str
+    content: Any
+    written: Written = Written.WITH_THE_STEP
+
+    @property
+    def lost(self) -> Message:
+        """What the key would have said."""
+        return message("lost.configuration" if self.key == "config" else self.code)
 
     def put_into(self, manifest: Manifest) -> None:
         """Note it."""
-        manifest.content.changed_training = dict(self.content)
-
-
-@dataclass(frozen=True)
-class Played(Note):
-    """Which values another run gives to the training: name → the run and the order."""
-
-    content: Mapping[str, Mapping[str, Any]]
-
-    def put_into(self, manifest: Manifest) -> None:
-        """Note it, in the place of what was noted before."""
-        manifest.content.played = dict(self.content)
-
-
-@dataclass(frozen=True)
-class Grafted(Note):
-    """Which records of another run take the place of this run's own, and how many did."""
-
-    content: Sequence[Mapping[str, Any]]
-
-    def put_into(self, manifest: Manifest) -> None:
-        """Note it, in the place of what was noted before."""
-        manifest.content.grafted = [Graft(dict(one)) for one in self.content]
-
-
-@dataclass(frozen=True)
-class Configuration(Note):
-    """Another configuration with which the run goes on."""
-
-    content: Mapping[str, Any]
-    written = Written.NOW
-    code = "lost.configuration"
-
-    def put_into(self, manifest: Manifest) -> None:
-        """Note it, in the place of the one before."""
-        manifest.content.config = Config(dict(self.content))
+        manifest.content.json[self.key] = self.content

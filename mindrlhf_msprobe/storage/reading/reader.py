@@ -761,7 +761,8 @@ class Run:
             for beside, why in dump.unreadable:
                 self._problem(Problem(beside, why, *at, partial=True))
             if at.phase in self._without_times(at):
-                lines = [*map(foreign.with_changed_texts, lines)]
+                for line in lines:
+                    line.values = foreign.with_changed_texts(line.values)
                 why = message("unread.no_journal", file=layout.DUMP_FILE)
                 self._problem(Problem(journal, why, *at, partial=True))
             return lines, dump.dialect
