@@ -17,7 +17,6 @@ from mindrlhf_msprobe.sequences.step_data import Settings, StepData, Unavailable
 from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, record_names
 from mindrlhf_msprobe.storage.columns.reading import columns_of
-from mindrlhf_msprobe.storage.leaves import leaf_from_json
 from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -196,24 +195,14 @@ class _Wanted:
                 )
         return columns
 
-    def _matching(self, columns: Columns, pattern: Pattern) -> Iterable[Record]:
-        """Return the records of a place whose names a pattern matches, as they began in time."""
-        found: Iterable[Record]
-        if columns.objects is not None:  # there is no whole journal of this package
-            every = [record for entry in columns.objects for record in entry.records]
-            found = [record for record in every if pattern.search(record.name)]
-            others = [record.name for record in every if not pattern.search(record.name)]
-        else:
-            rows, others = columns.layout.once(_matching_rows, pattern)
-            found = self._records_in(columns, rows) if rows else ()
+    def _matching(self, columns: Columns, pattern: Pattern) -> Iterator[Record]:
+        """Yield the records of a place whose names a pattern matches, as they began in time."""
+        rows, others = columns.layout.once(_matching_rows, pattern)
         self._near |= dict.fromkeys(others[: _MOST_NEAR - len(self._near)])
-        return found
-
-    def _records_in(self, columns: Columns, rows: list[tuple[int, int, str]]) -> Iterator[Record]:
-        files, seqs = self._run.locator(columns.at), columns.heads.seqs
-        for _, row, name in sorted(rows, key=lambda one: seqs[one[0]]):
-            leaf = leaf_from_json(dict(columns.values.leaf(row)))
-            yield Record(name, "", "", *files.locate(leaf, leaf.data_name))
+        if rows:
+            files, seqs = self._run.locator(columns.at), columns.heads.seqs
+            for _, row, name in sorted(rows, key=lambda one: seqs[one[0]]):
+                yield columns.record(row, name, files)
 
     def _take_key(self, datum: KeyDatum) -> None:
         self._matched = True

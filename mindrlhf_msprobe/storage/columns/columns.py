@@ -31,7 +31,7 @@ from mindrlhf_msprobe.storage.leaves import leaf_from_json
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import LayerPlace, Place
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Named, Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Locator, Named, Record
 
 _IO = {**{part: part.partition("_")[0] for part in PARTS}, PARAMETERS_GRAD: PARAMETERS_GRAD}
 
@@ -116,6 +116,15 @@ class Columns:
     def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
         """Return objects of some entries; None where a value of one cannot be read."""
         raise NotImplementedError
+
+    def record(self, row: int, name: str, files: Locator) -> Record:
+        """Return the value of a row as an object of that name, with the file of its elements.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        leaf = leaf_from_json(dict(self.values.leaf(row)))
+        return Record(name, "", "", *files.locate(leaf, leaf.data_name))
 
     @property
     def span(self) -> tuple[int, int] | None:

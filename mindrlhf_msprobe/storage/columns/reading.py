@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.columns.columns import Columns, Heads, Values
 from mindrlhf_msprobe.storage.columns.layouts import Layouts, Structure
@@ -22,7 +24,7 @@ from mindrlhf_msprobe.storage.journal_line import (
 )
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry
+from mindrlhf_msprobe.storage.records import Entry, Locator, Record
 
 
 class JournalColumns(Columns):
@@ -153,6 +155,11 @@ class EntryColumns(Columns):
     def marked(self, marks: tuple[bytes, ...]) -> list[int]:
         """See `Columns.marked`."""
         return [*range(len(self))]
+
+    def record(self, row: int, name: str, files: Locator) -> Record:
+        """See `Columns.record`."""
+        number = int(np.searchsorted(self.layout.first, row, side="right")) - 1
+        return self.objects[number].records[row - int(self.layout.first[number])]
 
     def made(self, run: Run, numbers: Iterable[int]) -> list[Entry]:
         """See `Columns.made`."""
