@@ -29,7 +29,7 @@ from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts
 from mindrlhf_msprobe.storage.journal_line import holds_gradients
-from mindrlhf_msprobe.storage.layout import opinions_name
+from mindrlhf_msprobe.storage.layout import OPINIONS, lines_name
 from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.inventory import limits_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
@@ -282,7 +282,7 @@ class Checking:
         if need.kind == "steps":
             return self.steps >= need.count
         if need.kind == "opinions":
-            names = {opinions_name(rank) for rank in self.ranks}
+            names = {lines_name(OPINIONS, rank) for rank in self.ranks}
             return any((self._run.path / name).is_file() for name in names)
         return need.kind in self._seen
 

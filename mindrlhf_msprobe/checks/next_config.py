@@ -9,7 +9,7 @@ from typing import Any
 from mindrlhf_msprobe.config import ProbeConfig, phases_of, section_of
 from mindrlhf_msprobe.phases import UNNAMED_PHASE, Phase
 from mindrlhf_msprobe.storage.manifest import thinned
-from mindrlhf_msprobe.storage.place import Place
+from mindrlhf_msprobe.storage.place import Place, StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import is_optimizer_state
 
@@ -56,7 +56,7 @@ def next_recording(
         section["include"] = [f"^{re.escape(cell)}($|\\.)"]
     if len(run.ranks) > 1 and place.rank is not None:
         section["ranks"] = [place.rank]
-    if any(run.is_thinned(kind, place.step, rank) for kind in thinned.KINDS):
+    if any(run.is_thinned(kind, StepPlace(place.step, rank)) for kind in thinned.KINDS):
         return section
     has = config is not None and all(getattr(config, k) == to for k, to in (also or {}).items())
     return None if has and _was_recorded(config, known, section) else section

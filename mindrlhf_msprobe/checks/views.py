@@ -27,7 +27,7 @@ from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.columns.rows import Records
-from mindrlhf_msprobe.storage.place import LayerPlace, Place
+from mindrlhf_msprobe.storage.place import LayerPlace, Place, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
@@ -88,7 +88,7 @@ class _Saves:
         """Return what a rank saved under a key."""
         at = name, rank
         if at not in self._held:
-            there = name in self._run.keys_at(self._number, rank)
+            there = name in self._run.keys_at(StepPlace(self._number, rank))
             held = []
             for datum in self._run.key_data(name, self._number, rank) if there else ():
                 # Arrays are read once, as far as there is room for them.
@@ -158,7 +158,7 @@ class Step:
     def keys(self, rank: int | None = None) -> list[str]:
         """Return the names of the key data of the step, or of one rank of it."""
         of = self.ranks if rank is None else (rank,)
-        return sorted({key for one in of for key in self.run.keys_at(self.number, one)})
+        return sorted({key for one in of for key in self.run.keys_at(StepPlace(self.number, one))})
 
     def key_data(self, *names: str, rank: int | None = None) -> list[KeyDatum]:
         """Return what was saved under the first of these names that there is, by rank.
@@ -229,7 +229,7 @@ class Step:
 
     def phases(self, rank: int) -> list[str]:
         """Return the phases of which a rank recorded layer data."""
-        return self.run.phases_at(self.number, rank)
+        return self.run.phases_at(StepPlace(self.number, rank))
 
 
 def place_of(datum: KeyDatum, path: str = "") -> Place:

@@ -116,7 +116,7 @@ def mismatch_of(path: str, tokenizer: str | None = None) -> Mismatches | Message
     run = open_run(path)
     if all((config := run.config(rank)) and not config.keeps_rows for rank in run.ranks):
         return message("report.mismatch_no_tokens")
-    steps = sorted({s for s, r in run.places if {*PHASES} <= {*run.phases_at(s, r)}})
+    steps = sorted({at.step for at in run.places if {*PHASES} <= {*run.phases_at(at)}})
     if not steps:
         return message("report.mismatch_no_phases", rollout=PHASES[0], training=PHASES[1])
     last = len(steps) - 1

@@ -11,6 +11,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.errors import SAME, UNDECIDED, RunError, UsageError
 from mindrlhf_msprobe.report.answer import Answer, Lines
 from mindrlhf_msprobe.report.messages import say
+from mindrlhf_msprobe.storage.place import StepPlace
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.storage.reading.problems import Problem
@@ -188,6 +189,10 @@ def _problems(run: Run, at: _At) -> list[Problem]:
     return [
         problem
         for problem in run.problems
-        if (step is None or problem.step is None or problem.is_at(step, problem.rank or 0))
+        if (
+            step is None
+            or problem.step is None
+            or problem.is_at(StepPlace(step, problem.rank or 0))
+        )
         and (rank is None or problem.rank in (None, rank))
     ]

@@ -66,8 +66,8 @@ class StepByStep:
 
     def _holds(self, step: int) -> bool:
         a, _ = self._runs
-        at = step, self._rank
-        return bool(a.phases_at(*at) or a.keys_at(*at)) and a.completed(*at)
+        at = StepPlace(step, self._rank)
+        return bool(a.phases_at(at) or a.keys_at(at)) and a.completed(*at)
 
     @property
     def last_step(self) -> int | None:
@@ -95,7 +95,8 @@ class StepByStep:
             one is not None and one.status not in ONE_SIDED for one in result.findings
         )
         _, b = self._runs
-        holds = b.phases_at(step, self._rank) or b.keys_at(step, self._rank)
+        at = StepPlace(step, self._rank)
+        holds = b.phases_at(at) or b.keys_at(at)
         self.had_nothing_in_common = bool(holds) and not compared
         if not result.diverged:
             self._agreed = [*self._agreed, step][-_BEFORE:]

@@ -19,11 +19,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest.run_file import TOOL
 from mindrlhf_msprobe.storage.outputs import Output, written
 from mindrlhf_msprobe.storage.reading.gradients import open_gradients
-from mindrlhf_msprobe.trends.similarity import (
-    GradientTrend,
-    Measure,
-    compare_gradients,
-)
+from mindrlhf_msprobe.trends.similarity import GradientTrend, Measure, compare_gradients
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.findings import Comparison
@@ -137,7 +133,6 @@ def answer(comparison: Comparison) -> None:
 
 
 _TABLE, _PICTURES, _SUMMARY = "similarities.csv", "similarities_picture", "summary"
-_BEGIN = 1024  # bytes of a picture, which say what made it
 
 #: (step, update), as a column of the table.
 _Update = tuple[int, int]
@@ -235,4 +230,4 @@ def _is_table(path: Path) -> bool:
 
 def _is_picture(path: Path) -> bool:
     with open(path, "rb") as file:
-        return TOOL.encode() in file.read(_BEGIN)
+        return TOOL.encode() in file.read(1024)  # bytes of a picture, which say what made it

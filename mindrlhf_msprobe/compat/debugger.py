@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 _OTHER_TASKS = ("acc_check", "run_ut", "structure", "diff_check", "exception_dump", "nan_check")
 LEVEL = "L0"
 ROLE = "model"  # the one role of such a debugger's runs
-_OTHER_LEVELS = ("L2", "debug")
 _DATA_MODES = ("all", "forward", "backward", "input", "output")
 _SUMMARY_MODES = ("statistics", "md5")
 
@@ -38,11 +37,7 @@ _NOT_OFFERED_IN_TASK = ("tensor_list", "slice", "request_id", "backward_input", 
 #: The settings of grad_probe, with msprobe's defaults.
 _OF_GRADIENTS = {"grad_level": "L1", "param_list": [], "bounds": [-1, 0, 1]}
 #: The settings of free_benchmark, with msprobe's defaults; the rest of them change nothing there.
-_OF_BENCHMARK = {
-    "pert_mode": "improve_precision",
-    "handler_type": "check",
-    "fuzz_stage": "forward",
-}
+_OF_BENCHMARK = {"pert_mode": "improve_precision", "handler_type": "check", "fuzz_stage": "forward"}
 _ONLY_IN_BENCHMARK = {"fuzz_device": ("npu",), "fuzz_level": ("L1",)}
 _IGNORED_IN_BENCHMARK = ("if_preheat", "preheat_step", "max_sample")
 #: How msprobe names operators in the `list` of free_benchmark, and how entries begin.
@@ -55,7 +50,6 @@ _NAMESPACES = {
 #: Those of the probe itself, for what msprobe has no setting for.
 _OWN = ("existing", "strict", "fingerprint", "parameters", "buffer_mb", "initial_step")
 
-_LARGEST = 1_000_000  # step or rank
 _RANGE = re.compile(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?")
 
 
@@ -76,7 +70,7 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError.saying("error.task", where=where, task=task, join=either)
     task = _one_of(where, "task", task, TASKS) or TASKS[0]
     of_gradients = task == "grad_probe"
-    if level in _OTHER_LEVELS and not of_gradients:  # which has no level in msprobe
+    if level in ("L2", "debug") and not of_gradients:  # which has no level in msprobe
         either = message("config.either", choices=LEVELS)
         raise ConfigError.saying("error.level", where=where, level=level, level2=either)
     if not of_gradients:
@@ -254,7 +248,7 @@ def _numbers(where: str, name: str, value: Any) -> list[int]:
     for item in value:
         match = _RANGE.fullmatch(str(item)) if type(item) in (int, str) else None
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not first <= last <= _LARGEST:
+        if not first <= last <= 1_000_000:  # step or rank
             raise _wrong(
                 where, name, value, message("config.is_none", expected=expected, item=repr(item))
             )

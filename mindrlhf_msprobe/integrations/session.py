@@ -23,7 +23,7 @@ from mindrlhf_msprobe.probe import Probe
 
 
 def begin(config: Any, trainer: Message, apart: str = "") -> Session | None:
-    """Begin to record a training; None if its configuration does not ask for it on this rank.
+    """Begin to record a training; None if its configuration does not say so on this rank.
 
     Args:
         config: the trainer's configuration, with the section as the attribute `msprobe_config`.
@@ -44,7 +44,7 @@ def begin(config: Any, trainer: Message, apart: str = "") -> Session | None:
 
 
 def settings_in(section: Any, trainer: Message) -> ProbeConfig | None:
-    """Return the settings of a training's section; None where it asks for nothing, which is noted.
+    """Return the settings of a training's section; None where it says nothing, which is noted.
 
     Raises:
         ConfigError: a value in the section is wrong.

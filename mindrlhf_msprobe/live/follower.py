@@ -69,7 +69,7 @@ Kind = type["Compared"] | type["Checks"] | type["Metrics"] | type["Scalars"]
 
 
 def kinds_of(task: Task) -> list[Kind]:
-    """Return what a task asks for: first what the training may wait for."""
+    """Return what a task needs: first what the training may wait for."""
     found: list[Kind] = []
     if task.compare_to is not None:
         found.append(Compared)

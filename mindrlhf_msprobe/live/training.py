@@ -28,7 +28,7 @@ from mindrlhf_msprobe.live.process import (
     Uncompared,
 )
 from mindrlhf_msprobe.log import logger
-from mindrlhf_msprobe.storage.layout import findings_name
+from mindrlhf_msprobe.storage.layout import FINDINGS, lines_name
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.writing.directory import world_of
 
@@ -96,7 +96,7 @@ class Live:
         """
         self._fault, self._not_observed = fault or _logged, not_observed
         self._look_closer = look_closer
-        self._findings_file = findings_name(rank)
+        self._findings_file = lines_name(FINDINGS, rank)
         size = world_of()["size"]
         if self._stops and size > 1:
             self._stops = False  # a rank that ends alone leaves the others in a collective

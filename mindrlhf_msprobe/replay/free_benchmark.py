@@ -56,7 +56,7 @@ from mindrlhf_msprobe.replay.held import (
 from mindrlhf_msprobe.replay.kinds import communicates, draws, is_norm, writes
 from mindrlhf_msprobe.replay.own_kernels import Higher, OwnKernels, can_be_higher
 from mindrlhf_msprobe.replay.precise.values import replaced
-from mindrlhf_msprobe.storage.manifest.manifest import ChangedTraining
+from mindrlhf_msprobe.storage.manifest.manifest import Replaced
 from mindrlhf_msprobe.storage.step_lines import benchmark_lines
 
 if TYPE_CHECKING:
@@ -676,6 +676,6 @@ def benchmark(recorder: Recorder, config: ProbeConfig) -> None:
 
     if config.changes_training:
         changed_by = {"task": config.task, "pert_mode": config.pert_mode}
-        recorder.note(ChangedTraining(changed_by))
+        recorder.note(Replaced("changed_training", changed_by))
         warn("log.changes_training", **changed_by)
     recorder.phases.observe_calls(observer_of)

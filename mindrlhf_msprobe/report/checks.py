@@ -35,7 +35,7 @@ from mindrlhf_msprobe.report.sheets import (
 )
 from mindrlhf_msprobe.report.xlsx import workbook_in, workbook_of, write_xlsx
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json
-from mindrlhf_msprobe.storage.layout import benchmark_name
+from mindrlhf_msprobe.storage.layout import BENCHMARK, lines_name
 from mindrlhf_msprobe.storage.outputs import (
     Output,
     csv_of,
@@ -274,7 +274,8 @@ def refuse_tables(output: str | Path, runs: Sequence[Run], healthy: Sequence[Run
     Raises:
         RunError: it lies inside a run, or is not what this tool wrote.
     """
-    found = any((run.path / benchmark_name(rank)).exists() for run in runs for rank in run.ranks)
+    files = (run.path / lines_name(BENCHMARK, rank) for run in runs for rank in run.ranks)
+    found = any(file.exists() for file in files)
     tables = _tables(output)
     read = [run.path for run in (*runs, *healthy)]
     refuse(*(tables if found else tables[:1]), runs=read)

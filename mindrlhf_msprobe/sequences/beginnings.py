@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_NONE = -1
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # its powers weigh the tokens of a name
 
 
@@ -35,7 +34,7 @@ def longest_common(
         int64 [of mine], the number of the other one, -1 without one; and how many tokens both begin
         with.
     """
-    partner = np.full(len(mine), _NONE, np.int64)
+    partner = np.full(len(mine), -1, np.int64)
     common = np.zeros(len(mine), np.int64)
     if not other:
         return partner, common

@@ -405,10 +405,7 @@ class _Builder:
         self._sequences = [self._sequences[number] for number in kept.tolist()]
 
     def add(
-        self,
-        inputs: CallInputs,
-        entry: Entry,
-        beginnings: Sequence[Beginning | None] | None = None,
+        self, inputs: CallInputs, entry: Entry, beginnings: Sequence[Beginning | None] | None = None
     ) -> None:
         """Add one call.
 

@@ -286,10 +286,7 @@ class Keys:
             chosen = calls[first:last]
             sequence, position = (
                 np.concatenate([of.reshape(c.batch, c.width) for c, of in each], axis=1)
-                for each in (
-                    [(c, c.sequence) for c in chosen],
-                    [(c, c.position) for c in chosen],
-                )
+                for each in ([(c, c.sequence) for c in chosen], [(c, c.position) for c in chosen])
             )
             starts = np.concatenate([[0], np.cumsum([c.width for c in chosen])])
             self._cached = {first: (sequence, position, starts)}

@@ -39,7 +39,6 @@ from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 
 #: What a loss calls the tokens it is given, prompts and responses.
 _TOKENS = ("prompt_completion_ids", "input_ids", "tokens")
-_MOST_ROWS = 64  # rows with the same response among which the prompt decides
 
 #: The keys that these need.
 KEYS_READ = step_data.KEYS_READ.union(ROLLOUT_LOG_PROB, OLD_LOG_PROB)
@@ -305,7 +304,7 @@ class _Finder:
         found = self._responses.fitting(tuple(tokens.tolist()))
         free = [row for row in dict.fromkeys(found) if row not in self._taken]
         whole = [row for row in free if self._samples[row].size <= len(tokens)]
-        rows = (whole or free)[:_MOST_ROWS]
+        rows = (whole or free)[:64]  # rows with the same response among which the prompt decides
         if self._prompts is not None:
             lengths = [_common_end(self._prompts[row], before) for row in rows]
             longest = max(lengths, default=0)

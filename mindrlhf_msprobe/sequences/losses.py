@@ -193,9 +193,7 @@ def is_mask_name(name: str) -> bool:
     return words[-1] == "mask" and not other & {*words}
 
 
-def masks_given_to_loss(
-    datum: KeyDatum,
-) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
+def masks_given_to_loss(datum: KeyDatum) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
     """Yield the masks [rows, columns] that a loss was given: name, mask, and the ids of its tokens.
 
     The ids [rows, columns, or one more] are the widest that fit the mask; None where none do. A

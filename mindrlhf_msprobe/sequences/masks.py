@@ -119,11 +119,7 @@ def _judged(fits: Sequence[Fit], selected: Sequence[np.ndarray]) -> JudgedMask:
 
 
 def _fit(
-    row: np.ndarray,
-    sample: Sample,
-    sequences: Sequences,
-    prefix: tuple[int, ...],
-    turns: bool,
+    row: np.ndarray, sample: Sample, sequences: Sequences, prefix: tuple[int, ...], turns: bool
 ) -> Fit:
     """Return whether a row of a mask selects the tokens of its response.
 

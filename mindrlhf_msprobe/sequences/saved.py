@@ -20,12 +20,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import MASK, PROMPTS, RESPONSES
 from mindrlhf_msprobe.sequences.batch import FILLED, Sample
-from mindrlhf_msprobe.sequences.beginnings import (
-    holds,
-    longest_common,
-    run_at_start,
-    shared_length,
-)
+from mindrlhf_msprobe.sequences.beginnings import holds, longest_common, run_at_start, shared_length
 from mindrlhf_msprobe.sequences.inputs import CallInputs
 from mindrlhf_msprobe.sequences.step_data import rows_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum

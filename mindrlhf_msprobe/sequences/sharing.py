@@ -50,7 +50,6 @@ class BlockSize:
 
 
 _OF_BLOCK = 1 << 32  # more than there are blocks: samples that share the first have other keys
-_MOST_OF_BLOCK = 1 << 20
 
 
 def block_of(key: int) -> int:
@@ -69,10 +68,7 @@ class Tables:
         self._of_block: dict[int, list[int]] = {}
 
     def keys(
-        self,
-        blocks: np.ndarray,
-        starts: Sequence[int | None],
-        have: Mapping[int, int],
+        self, blocks: np.ndarray, starts: Sequence[int | None], have: Mapping[int, int]
     ) -> list[int]:
         """Return the keys of the samples of a call.
 
@@ -96,7 +92,7 @@ class Tables:
             used = {*known.values()}
             for number in [*begin, *(n for n in going if n not in known)]:
                 taken = used if number in begin else used | {*members}
-                keys = (block + at * _OF_BLOCK for at in range(_MOST_OF_BLOCK))
+                keys = (block + at * _OF_BLOCK for at in range(1 << 20))
                 found[number] = next(key for key in keys if key not in taken)
                 used.add(found[number])
         return [found[number] for number in range(len(starts))]

@@ -80,12 +80,7 @@ class Continuing:
         self._prompted = [saved.all[number] for number in saved.prompted]
 
     def fits(
-        self,
-        slot: Slot | None,
-        wanted: Wanted,
-        expected: Container[int | None],
-        *,
-        alone: bool,
+        self, slot: Slot | None, wanted: Wanted, expected: Container[int | None], *, alone: bool
     ) -> bool:
         """Return whether a sample may go on with the sequence in its own place.
 

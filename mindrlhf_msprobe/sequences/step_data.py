@@ -26,6 +26,7 @@ from mindrlhf_msprobe.phases import (
     ROLLOUT_TOKENS,
 )
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 
@@ -42,7 +43,6 @@ PAD = (("pad_token_id", "pad_id"), ("pad_token", "pad_idx", "padding_idx"), ("pa
 EOS = (("eos_token_id", "eos_id"), ("eos_token", "end_token_id", "stop_token_ids"), ("eos",))
 #: Sections whose special tokens count where several sections name different ones.
 _SECTIONS = ("tokenizer", "generat", "sampling", "rollout")
-_MOST_SETTINGS = 100_000  # values of configurations.json that are looked at
 
 #: The keys from the outermost section to a setting, and its value.
 _Setting = tuple[tuple[str, ...], Any]
@@ -147,7 +147,7 @@ def _settings(content: Any) -> Iterator[_Setting]:
     """Yield each setting below a configuration, with its keys in lower case."""
     waiting: list[_Setting] = [((), content)]
     seen = 0
-    while waiting and seen < _MOST_SETTINGS:
+    while waiting and seen < 100_000:  # values of configurations.json that are looked at
         path, item = waiting.pop()
         seen += 1
         if isinstance(item, dict):
@@ -183,10 +183,7 @@ class StepData:
     """
 
     def __init__(
-        self,
-        keys: Collection[str],
-        read: Callable[[str], Sequence[KeyDatum]],
-        settings: Settings,
+        self, keys: Collection[str], read: Callable[[str], Sequence[KeyDatum]], settings: Settings
     ) -> None:
         self.keys, self.settings = keys, settings
         self._read = read
@@ -200,7 +197,7 @@ class StepData:
     @classmethod
     def at(cls, run: Run, step: int, rank: int) -> StepData:
         """Return the key data of one step and rank of a run."""
-        keys = run.keys_at(step, rank)
+        keys = run.keys_at(StepPlace(step, rank))
         return cls(keys, lambda key: run.key_data(key, step, rank), Settings.read(run))
 
     def saved(self, names: Sequence[str]) -> Sequence[KeyDatum]:

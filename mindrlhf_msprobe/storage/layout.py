@@ -39,12 +39,14 @@ SKETCH_FILE = "sketches.bin"
 #: Stands for a setting's value that could be a secret.
 WITHHELD = "<withheld: it could be a secret>"
 KEY_DATA_DIR = "data"
-
+#: Kinds of lines that are appended to a file of a rank when something happens: see step_lines.
+FINDINGS, TIMELINE, BENCHMARK = "findings", "timeline", "free_benchmark"
+OPINIONS, GENERATORS = "opinions", "generators"
+LINES = (FINDINGS, TIMELINE, BENCHMARK, OPINIONS, GENERATORS)
 
 #: The longest file name the common file systems take, in bytes.
 MAX_NAME_BYTES = 255
 _MAX_KEY_BYTES = 180
-_TEMPORARY_BYTES = 24  # what a temporary name adds to the final one
 
 _NUMBERED = re.compile(r"(step|rank|proc|micro_step)([0-9]{1,18})")
 _OF_TRAINER = re.compile(r"step_([0-9]{1,18})")
@@ -57,24 +59,9 @@ def manifest_name(rank: int) -> str:
     return RUN_FILE if rank == 0 else f"run.rank{rank}.json"
 
 
-def findings_name(rank: int) -> str:
-    """Return the file of what was found in one rank's steps while it trained."""
-    return f"findings.rank{rank}.jsonl"
-
-
-def opinions_name(rank: int) -> str:
-    """Return the file of what a second computation thinks of one rank's calls."""
-    return f"opinions.rank{rank}.jsonl"
-
-
-def generators_name(rank: int) -> str:
-    """Return the file of the states of one rank's random generators behind its rollouts."""
-    return f"generators.rank{rank}.jsonl"
-
-
-def timeline_name(rank: int) -> str:
-    """Return the file of when the phases of one rank's steps ran."""
-    return f"timeline.rank{rank}.jsonl"
+def lines_name(kind: str, rank: int) -> str:
+    """Return the file of one rank to which lines of a kind, one of `LINES`, are appended."""
+    return f"{kind}.rank{rank}.jsonl"
 
 
 def columns_name(rank: int) -> str:
@@ -82,13 +69,9 @@ def columns_name(rank: int) -> str:
     return f"columns.rank{rank}.parquet"
 
 
-def benchmark_name(rank: int) -> str:
-    """Return the file of what became of one rank's disturbed computations."""
-    return f"free_benchmark.rank{rank}.jsonl"
-
-
-#: The names, by rank, of files to which a line is appended when something happens.
-LINES = (findings_name, timeline_name, benchmark_name, opinions_name, generators_name)
+def beside(rank: int) -> list[str]:
+    """Return the files of one rank that may stand beside its manifest."""
+    return [*(lines_name(kind, rank) for kind in LINES), columns_name(rank)]
 
 
 def manifest_rank(path: Path) -> int:
@@ -228,7 +211,7 @@ def _file_name(stem: str, suffix: str, unsafe: re.Pattern[str], before_hash: str
     name = unsafe.sub("_", stem).encode("utf-8", errors="replace").decode("utf-8")
     if name.startswith("."):
         name = "_" + name[1:]
-    room = MAX_NAME_BYTES - len(suffix) - _TEMPORARY_BYTES
+    room = MAX_NAME_BYTES - len(suffix) - 24  # what a temporary name adds to the final one
     if name != stem or len(name.encode()) > room:
         digest = hashlib.sha1(stem.encode("utf-8", errors="surrogatepass")).hexdigest()[:12]
         name = name.encode()[: room - 13].decode("utf-8", errors="ignore") + before_hash + digest

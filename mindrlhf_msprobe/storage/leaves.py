@@ -37,7 +37,6 @@ from mindrlhf_msprobe.storage.layout import UnreadError
 #: elements [n]. They are recorded, compared, and followed by `trend --statistic NAME`.
 FURTHER: dict[str, Callable[[np.ndarray], float]] = {}
 _MOST_FURTHER = 64
-_MOST_NESTED = 3  # lists in a value
 _ESCAPED = re.compile(r"[.%/\\\x00-\x1f\x7f]")
 
 
@@ -304,7 +303,7 @@ def _statistic(value: Any) -> Any:
 
 def _value(value: Any, depth: int = 0) -> Any:
     """Return the value of a Python scalar, or of a short list of them (a slice, a size)."""
-    if isinstance(value, list) and depth < _MOST_NESTED and len(value) <= bounds.VALUES:
+    if isinstance(value, list) and depth < 3 and len(value) <= bounds.VALUES:  # lists in a value
         return [_value(item, depth + 1) for item in value]
     if isinstance(value, (list, dict)):
         raise UnreadError.saying("unread.value", shown=_shown(value))
@@ -433,7 +432,6 @@ def count_leaves(content: Any) -> int:
 
 #: What is at each place of an axis, beside a number: the dimension that is cut. As in layout.yaml.
 COPY, SUM, MEAN = "copy", "partial", "mean"
-_MOST_AXES = 16
 _LONGEST_NAME = 64
 
 
@@ -487,7 +485,7 @@ class Shard:
             and len(shape) <= bounds.DIMENSIONS
             and all(_is_number(size, bounds.SIZE) for size in shape)
             and isinstance(axes, dict)
-            and len(axes) <= _MOST_AXES
+            and len(axes) <= 16
             and all(len(name) <= _LONGEST_NAME and _is_axis(axis) for name, axis in axes.items())
         ):
             return None

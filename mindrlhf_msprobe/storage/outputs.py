@@ -23,7 +23,6 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.manifest.run_file import TOOL, RunFile
 
-_PREFIX = ".msprobe_output"
 _DAY = 86_400.0  # seconds; nothing is written for so long
 _LONGEST_HEADER = 1 << 20  # characters
 #: What is no name of a directory, and is probably meant as a file's.
@@ -174,7 +173,7 @@ def replaced(*paths: Path) -> Iterator[list[Path]]:
     try:
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
-        with staging(first.parent, _PREFIX) as stage:
+        with staging(first.parent, ".msprobe_output") as stage:
             parts = [stage / f"{number}{path.suffix}" for number, path in enumerate(paths)]
             yield parts
             kept = [part.with_name(f"before-{part.name}") for part in parts]

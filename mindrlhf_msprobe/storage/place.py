@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from mindrlhf_msprobe.common.frozen import dataclass
 
@@ -69,3 +69,7 @@ class KeyPlace(NamedTuple):
     step: int
     rank: int
     micro_step: int
+
+
+#: What says of which step of which rank it is.
+AnyPlace: TypeAlias = "StepPlace | LayerPlace | KeyPlace"

@@ -36,7 +36,6 @@ from mindrlhf_msprobe.storage.arrays.atomic import (
     write_atomic,
 )
 
-_LONGEST = 1 << 20  # bytes of a line
 _STEP = re.compile(rb'\{"step": ([0-9]{1,18})[,}]')
 _T = TypeVar("_T")
 
@@ -55,7 +54,8 @@ class StepLines(Generic[_T]):
 
     Args:
         root: the run's directory.
-        name: of the file.
+        kind: of the lines, one of `layout.LINES`.
+        rank: whose they are.
         line: returns what a line says, or raises one of `NO_LINE` where a field is not of its type
             and in its bounds.
         most, longest: bytes of the file, and of a line, that are read.
@@ -68,13 +68,15 @@ class StepLines(Generic[_T]):
     def __init__(
         self,
         root: Path,
-        name: str,
+        kind: str,
+        rank: int,
         line: Callable[[dict[str, Any]], _T],
         *,
         most: int,
         longest: int,
     ) -> None:
-        self._root, self.path, self._parse = root, root / name, line
+        self._root, self._parse = root, line
+        self.path = root / layout.lines_name(kind, rank)
         self._most, self._longest = most, longest
         self.damaged = 0
 
@@ -124,7 +126,7 @@ class StepLines(Generic[_T]):
 
         Raises:
             OSError, ValueError: the file cannot be read, leaves the run or is too large, or the
-                line is none of ours.
+                line is not one of ours.
         """
         found = None
         for number, raw in self._whole():
@@ -213,8 +215,8 @@ def generator_lines(root: Path, rank: int) -> StepLines[tuple[tuple[int, int], d
     def parsed(line: dict[str, Any]) -> tuple[tuple[int, int], dict[str, Any]]:
         return (bounds.count(line["step"]), bounds.count(line["call"])), dict(line["states"])
 
-    name = layout.generators_name(rank)
-    return StepLines(root, name, parsed, most=bounds.JOURNAL, longest=bounds.TIMELINE_LINE)
+    most, longest = bounds.JOURNAL, bounds.TIMELINE_LINE
+    return StepLines(root, layout.GENERATORS, rank, parsed, most=most, longest=longest)
 
 
 def finding_lines(root: Path, rank: int) -> StepLines[dict[str, Any]]:
@@ -222,14 +224,13 @@ def finding_lines(root: Path, rank: int) -> StepLines[dict[str, Any]]:
 
     A line has at least `step`, `rank`, `rule`, `severity`, `code` and `params`.
     """
-    name = layout.findings_name(rank)
-    return StepLines(root, name, dict, most=bounds.METADATA, longest=bounds.METADATA)
+    most = bounds.METADATA
+    return StepLines(root, layout.FINDINGS, rank, dict, most=most, longest=most)
 
 
 def benchmark_lines(root: Path, rank: int) -> StepLines[dict[str, Any]]:
     """Return the file of a rank's rows, which have at least `step`, `phase` and `entry`."""
-    name = layout.benchmark_name(rank)
-    return StepLines(root, name, _row, most=bounds.JOURNAL, longest=_LONGEST)
+    return StepLines(root, layout.BENCHMARK, rank, _row, most=bounds.JOURNAL, longest=1 << 20)
 
 
 class RowsOfSteps:
@@ -356,8 +357,8 @@ def opinion_lines(root: Path, rank: int) -> StepLines[CallOpinion]:
     A line has `step`, `rank`, `phase`, `entry`, `cell`, `precision`, `seconds`, and `tensors` or
     `why`.
     """
-    name = layout.opinions_name(rank)
-    return StepLines(root, name, _opinion, most=bounds.OPINIONS, longest=bounds.TIMELINE_LINE)
+    most, longest = bounds.OPINIONS, bounds.TIMELINE_LINE
+    return StepLines(root, layout.OPINIONS, rank, _opinion, most=most, longest=longest)
 
 
 def _opinion(line: Mapping[str, Any]) -> CallOpinion:
@@ -602,8 +603,8 @@ def time_lines(root: Path, rank: int) -> StepLines[StepTimes]:
             bounds.count(unlisted.get("key_data", 0)),
         )
 
-    name, longest = layout.timeline_name(rank), bounds.TIMELINE_LINE
-    return StepLines(root, name, parsed, most=bounds.JOURNAL, longest=longest)
+    most, longest = bounds.JOURNAL, bounds.TIMELINE_LINE
+    return StepLines(root, layout.TIMELINE, rank, parsed, most=most, longest=longest)
 
 
 def _phase(found: Mapping[str, Any]) -> PhaseTime:

@@ -55,10 +55,7 @@ def other_rows(
 
 
 def _by_token(
-    sequences: Sequences,
-    own: Sequence[str],
-    other: Sequence[str],
-    formula: Callable[..., float],
+    sequences: Sequences, own: Sequence[str], other: Sequence[str], formula: Callable[..., float]
 ) -> list[Value]:
     """Return a formula of two log-probabilities for each save of the first whose rows are known."""
     data = sequences.data

@@ -61,9 +61,7 @@ def clip_fraction(
 
 
 def clipped_share(
-    ratios: np.ndarray,
-    mask: np.ndarray | None = None,
-    clip_range: tuple[float, float] = CLIP_RANGE,
+    ratios: np.ndarray, mask: np.ndarray | None = None, clip_range: tuple[float, float] = CLIP_RANGE
 ) -> float:
     """Return what `clip_fraction` does, of ratios by token."""
     beyond = np.asarray(ratios, np.float64) - 1

@@ -17,7 +17,6 @@ from mindrlhf_msprobe.sequences.step_data import Settings, StepData, Unavailable
 from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, record_names
 from mindrlhf_msprobe.storage.columns.reading import columns_of
-from mindrlhf_msprobe.storage.leaves import leaf_from_json
 from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -29,10 +28,7 @@ from mindrlhf_msprobe.storage.reading.series import (
     statistic_of,
 )
 from mindrlhf_msprobe.storage.records import Record
-from mindrlhf_msprobe.trends.derived import (
-    KEYS_READ,
-    OF_KEYS,
-)
+from mindrlhf_msprobe.trends.derived import KEYS_READ, OF_KEYS
 from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, columns_with_weights, gatherers
 from mindrlhf_msprobe.trends.rollout_correction import METRICS, ROLLOUT_CORR, RolloutMetrics
 
@@ -43,7 +39,6 @@ _OWN_NAMES = (*DERIVED, *METRICS)
 _METRICS_FIRST = 5
 
 _MOST_NEAR = 10_000  # names among which the nearest are looked for
-_SPREAD = ("min", "max")
 _OF_KEY, _OF_RECORD = "mean", "norm"  # statistics, unless one is chosen
 
 
@@ -163,10 +158,10 @@ class _Wanted:
     def read(self, at: StepPlace) -> None:
         """Read one place."""
         reads = bool(self._gather) or self._records is not None
-        for phase in self._run.phases_at(*at) if reads else ():
-            if self._choice.phase not in (None, phase):
+        for layer in self._run.layer_places(*at) if reads else ():
+            if self._choice.phase not in (None, layer.phase):
                 continue
-            columns = self._columns(LayerPlace(phase, *at))
+            columns = self._columns(layer)
             for gatherer in self._gather.values():
                 gatherer.columns(columns)
         for gatherer in self._gather.values():
@@ -200,30 +195,20 @@ class _Wanted:
                 )
         return columns
 
-    def _matching(self, columns: Columns, pattern: Pattern) -> Iterable[Record]:
-        """Return the records of a place whose names a pattern matches, as they began in time."""
-        found: Iterable[Record]
-        if columns.objects is not None:  # there is no whole journal of this package
-            every = [record for entry in columns.objects for record in entry.records]
-            found = [record for record in every if pattern.search(record.name)]
-            others = [record.name for record in every if not pattern.search(record.name)]
-        else:
-            rows, others = columns.layout.once(_matching_rows, pattern)
-            found = self._records_in(columns, rows) if rows else ()
+    def _matching(self, columns: Columns, pattern: Pattern) -> Iterator[Record]:
+        """Yield the records of a place whose names a pattern matches, as they began in time."""
+        rows, others = columns.layout.once(_matching_rows, pattern)
         self._near |= dict.fromkeys(others[: _MOST_NEAR - len(self._near)])
-        return found
-
-    def _records_in(self, columns: Columns, rows: list[tuple[int, int, str]]) -> Iterator[Record]:
-        files, seqs = self._run.locator(columns.at), columns.heads.seqs
-        for _, row, name in sorted(rows, key=lambda one: seqs[one[0]]):
-            leaf = leaf_from_json(dict(columns.values.leaf(row)))
-            yield Record(name, "", "", *files.locate(leaf, leaf.data_name))
+        if rows:
+            files, seqs = self._run.locator(columns.at), columns.heads.seqs
+            for _, row, name in sorted(rows, key=lambda one: seqs[one[0]]):
+                yield columns.record(row, name, files)
 
     def _take_key(self, datum: KeyDatum) -> None:
         self._matched = True
         statistic = self._choice.statistic or _OF_KEY
         at = datum.step, datum.rank, datum.micro_step
-        more = _SPREAD if datum.key in self._choice.spread else ()
+        more = ("min", "max") if datum.key in self._choice.spread else ()
         for record in datum.records:
             for name in (statistic, *more):
                 value = statistic_of(record, name)
@@ -231,7 +216,7 @@ class _Wanted:
                     self._found.add("key", record.name, value, at, statistic=name)
 
     def _read_keys(self, at: StepPlace) -> None:
-        there = self._run.keys_at(*at)
+        there = self._run.keys_at(at)
         every, own, pattern = self._choice.everything, self._choice.keys, self._pattern
         wanted = [k for k in there if every or k in own or (pattern and pattern.search(k))]
         read = {*wanted, *(KEYS_READ.intersection(there) if self._derived else ())}

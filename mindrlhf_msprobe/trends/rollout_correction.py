@@ -80,9 +80,7 @@ class RolloutGap:
     empty: int
 
 
-def rollout_gaps(
-    sequences: Sequences,
-) -> list[tuple[RolloutRows, RolloutGap, tuple[Message, ...]]]:
+def rollout_gaps(sequences: Sequences) -> list[tuple[RolloutRows, RolloutGap, tuple[Message, ...]]]:
     """Return how far the policies are apart in each save of a step and rank, and on what it rests.
 
     The clip range is the trainer's where its configuration names one, else that of PPO's paper.

@@ -12,6 +12,7 @@ from helpers.small_networks import tensor as numbers
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import Probe, check_run, load_config, open_run
+from mindrlhf_msprobe.storage.place import StepPlace
 
 REFERENCE, LOG_PROB, UPDATE = (
     "reference_compute_log_prob",
@@ -130,7 +131,7 @@ def test_a_reference_whose_layers_were_not_recorded(tmp_path):
     section = next_of(wrong_reference(tmp_path / "run", layers=False), "rl.reference")
     assert "task" not in section
     run = recorded(tmp_path / "next", section)
-    assert not any(run.phases_at(step, 0) for step in (1, 2))
+    assert not any(run.phases_at(StepPlace(step, 0)) for step in (1, 2))
     for phase in (LOG_PROB, REFERENCE):
         parameters = [
             r for e in run.entries(phase, 0, 0) for r in e.records if r.io == "parameters"

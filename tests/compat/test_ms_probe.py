@@ -14,14 +14,7 @@ ms = pytest.importorskip("mindspore")
 
 from helpers.small_networks import Policy, Scale, Twice, hook_count, tensor
 
-from mindrlhf_msprobe import (
-    ConfigError,
-    MsProbe,
-    RunError,
-    UsageError,
-    compare_runs,
-    open_run,
-)
+from mindrlhf_msprobe import ConfigError, MsProbe, RunError, UsageError, compare_runs, open_run
 
 pytestmark = pytest.mark.usefixtures("older_tools")
 

@@ -179,20 +179,12 @@ def test_overflow_check_of_msprobes_config_json(tmp_path, section, written):
         # and the outermost cell are recorded whole)
         ({"list": ["relu", "fc2.Dense.forward"]}, ["0.fc2.Dense.f", "1.fc2.Dense.f"]),
         (
-            {
-                "scope": [
-                    "Cell.blocks.0.act.ReLU.forward.0",
-                    "Cell.blocks.1.fc1.Dense.forward.0",
-                ]
-            },
+            {"scope": ["Cell.blocks.0.act.ReLU.forward.0", "Cell.blocks.1.fc1.Dense.forward.0"]},
             ["0.act.ReLU.f", "0.fc2.Dense.f", "1.Block.f", "1.fc1.Dense.f"],
         ),
         (
             {
-                "scope": [
-                    "Cell.blocks.1.fc1.Dense.forward.0",
-                    "Cell.blocks.1.act.ReLU.backward.0",
-                ],
+                "scope": ["Cell.blocks.1.fc1.Dense.forward.0", "Cell.blocks.1.act.ReLU.backward.0"],
                 "list": ["fc2", "ReLU.backward"],
             },
             ["1.act.ReLU.b", "1.fc2.Dense.b", "1.fc2.Dense.f", "1.fc2.Dense.p"],

@@ -420,10 +420,7 @@ RENAMED = [
         ],
         {"prompts", "responses", "advantages", "actor_compute_log_prob", "actor_update"},
     ),
-    (
-        ["GRPOTrainer.run_grpo_train", "GRPOExperienceMaker.make_experience"],
-        {"configurations"},
-    ),
+    (["GRPOTrainer.run_grpo_train", "GRPOExperienceMaker.make_experience"], {"configurations"}),
 ]
 HOMES = {
     "GRPOTrainer": "mindrlhf.trainer.spmd.grpo_trainer",

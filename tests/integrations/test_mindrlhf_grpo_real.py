@@ -39,7 +39,7 @@ KEYS = {
 #: The versions that call msprobe return None for the norm of the gradients.
 KEYS |= set() if SHIPS_MSPROBE else {"grad_norm"}
 BY_HAND = {
-    *("prompts", "responses", "rewards", "advantages", "ref_log_prob", "old_log_prob", "loss"),
+    *("prompts", "responses", "rewards", "advantages", "ref_log_prob", "old_log_prob", "loss")
 }
 
 

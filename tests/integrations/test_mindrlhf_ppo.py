@@ -147,7 +147,7 @@ def test_key_data_are_what_the_trainer_saw(mode: int, configure: Configure, tmp_
     run = open_run(tmp_path / "run")
     saved = {key: [d.value for d in run.key_data(key)] for key in run.keys}
     assert {key for key, values in saved.items() if len(values) == 1} == {
-        *("rewards", "advantages", "returns"),
+        *("rewards", "advantages", "returns")
     }
     np.testing.assert_array_equal(saved["rewards"][0], rewards)
     assert [loss.tobytes() for loss in saved["loss"]] == trainer.losses
@@ -325,11 +325,7 @@ def test_a_wrong_section_is_refused_when_the_trainer_is_built(
 @pytest.mark.parametrize("on", [True, False])
 @pytest.mark.parametrize("in_file", [True, False])
 def test_unknown_keys_stop_no_training(
-    on: bool,
-    in_file: bool,
-    configure: Configure,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    on: bool, in_file: bool, configure: Configure, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are named once, wherever the section stands; the known ones count."""
     mindrlhf.install()

@@ -20,6 +20,7 @@ from mindrlhf_msprobe.live import follower, training
 from mindrlhf_msprobe.live.follower import Checks, Scalars
 from mindrlhf_msprobe.live.process import NO_MORE, Behind, Follower, Looked, Task
 from mindrlhf_msprobe.report.messages import text_of
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.following import FollowedRun
 from mindrlhf_msprobe.storage.step_lines import finding_lines
 
@@ -365,7 +366,11 @@ def test_a_step_that_was_thinned_before_is_not_one_that_was_looked_at(tmp_path, 
         recording.data("responses", [os.urandom(60_000).hex()])
         recording.end_step()
     run = open_run(recording.close())
-    gone = [s for s in range(14) if any(run.is_thinned(k, s, 0) for k in ("layers", "key_data"))]
+    gone = [
+        s
+        for s in range(14)
+        if any(run.is_thinned(k, StepPlace(s, 0)) for k in ("layers", "key_data"))
+    ]
     assert 0 < len(gone) < 14
     reports = follow(run.path, [[step] for step in range(14)])
     assert [one.steps[0] for one in reports if isinstance(one, Behind)] == gone

@@ -62,19 +62,17 @@ def ranks(tmp_path, *names):
     return {n: p.name for n, p in layout.rank_directories(tmp_path).items()}
 
 
-def test_rank_directories_of_every_layout_are_found(tmp_path):
-    """`rank<N>` is rank N, whatever order the names sort in."""
-    assert ranks(tmp_path, "rank10", "rank2", "notes") == {2: "rank2", 10: "rank10"}
-
-
-def test_a_single_process_is_rank_0(tmp_path):
-    """msprobe's `rank` is rank 0."""
-    assert ranks(tmp_path, "rank") == {0: "rank"}
-
-
-def test_process_directories_are_counted_by_their_ids(tmp_path):
-    """Directories named by process id line up in the order of the ids."""
-    assert ranks(tmp_path, "proc99", "proc1000") == {0: "proc99", 1: "proc1000"}
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (("rank10", "rank2", "notes"), {2: "rank2", 10: "rank10"}),
+        (("rank",), {0: "rank"}),  # msprobe's, of a single process
+        (("proc99", "proc1000"), {0: "proc99", 1: "proc1000"}),
+    ],
+)
+def test_rank_directories_of_every_layout_are_found(tmp_path, names, found):
+    """`rank<N>` is rank N, whatever order the names sort in; processes are counted by their ids."""
+    assert ranks(tmp_path, *names) == found
 
 
 def test_no_rank_directory_is_left_out(tmp_path):

@@ -146,13 +146,7 @@ def test_records_are_named_as_msprobe_names_them():
         "parameters": {"weight": leaf},
     }
     names = [name for name, *_ in JournalLine("E", 0, values=content).records()]
-    assert names == [
-        "E.input.0",
-        "E.input.mask",
-        "E.output.0",
-        "E.output.1",
-        "E.parameters.weight",
-    ]
+    assert names == ["E.input.0", "E.input.mask", "E.output.0", "E.output.1", "E.parameters.weight"]
     name = "Cell.a.B.parameters_grad.0"
     grads = list(
         JournalLine.from_json(

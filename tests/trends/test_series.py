@@ -83,7 +83,7 @@ def test_journals_are_read_once(trained, monkeypatch):
         )
     run = open_run(trained)
     run.trend("loss|head|gradient_norm|update_to_weight")
-    assert len(read) == len(set(read)) == sum(len(run.phases_at(*p)) for p in run.places)
+    assert len(read) == len(set(read)) == sum(len(run.phases_at(p)) for p in run.places)
     read.clear()
     run.trend(key="rewards")
     run.trend(derived="kl_k3")
@@ -172,10 +172,7 @@ def test_the_trainers_own_settings_count(tmp_path):
     """The clip range, also one that is not symmetric, and the token that pads, if there is one."""
     settings = {"rl_config": {"epsilon_low": 0.1, "epsilon_high": 0.5}, "g": [{"pad_token_id": 0}]}
     assert Settings.of(settings) == Settings((0.1, 0.5), 0)
-    assert Settings.of({"a": {"clip_range": 0.3}, "b": {"epsilon": 1e-8}}).clip_range == (
-        0.3,
-        0.3,
-    )
+    assert Settings.of({"a": {"clip_range": 0.3}, "b": {"epsilon": 1e-8}}).clip_range == (0.3, 0.3)
     assert Settings.of({"a": {"clip_range": 0.3}, "b": {"clip_eps": 0.2}}) == Settings()
     assert Settings.of({"clip_range": 0.3, "x": {"pad_id": 1, "pad_token_id": 2}}).pad is None
     assert Settings.of(None) == Settings()

@@ -39,7 +39,7 @@ from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import child_path
-from mindrlhf_msprobe.storage.manifest.manifest import Grafted
+from mindrlhf_msprobe.storage.manifest.manifest import Replaced
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Entry, Record, head_of, network_name
@@ -275,7 +275,7 @@ class Grafts:
             )
         ]
         if content and self._recorder is not None:
-            self._recorder.note(Grafted(content))
+            self._recorder.note(Replaced("grafted", content))
 
 
 @dataclass(frozen=True)

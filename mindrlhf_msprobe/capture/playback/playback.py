@@ -28,7 +28,7 @@ from mindrlhf_msprobe.storage.arrays.atomic import dump_json, loads
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.coverage import PHASES
-from mindrlhf_msprobe.storage.manifest.manifest import Played
+from mindrlhf_msprobe.storage.manifest.manifest import Replaced
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.step_lines import NO_LINE, generator_lines
@@ -291,7 +291,7 @@ class Playback:
     def _note_played(self) -> None:
         if self._recorder is not None:
             played = {name: {**what} for name, what in self._played_from.items()}
-            self._recorder.note(Played(played))
+            self._recorder.note(Replaced("played", played))
 
     def rollout(
         self, generate: Callable[[Any], Any], batch: Any, step: int, generators: Sequence[Any] = ()

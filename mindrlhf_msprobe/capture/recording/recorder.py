@@ -40,7 +40,7 @@ from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.log import inform, logger, warn
 from mindrlhf_msprobe.phases import Phase, names_of
-from mindrlhf_msprobe.storage.manifest.manifest import Configuration, Note
+from mindrlhf_msprobe.storage.manifest.manifest import Note, Replaced, Written
 from mindrlhf_msprobe.storage.manifest.run_file import FAILED, INTERRUPTED, Stop
 from mindrlhf_msprobe.storage.step_lines import ALL_LINES, StepClock
 from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError
@@ -448,7 +448,7 @@ class Recorder:
         self.config = config
         self.phases.record_more()
         self.writer.task, self.writer.level = config.task_for_msprobe, config.level
-        self.note(Configuration(config.to_json()))
+        self.note(Replaced("config", config.to_json(), Written.NOW))
 
     def clock_of(self, step: int) -> StepClock:
         """Return what takes the times of a step; of one that has ended, one that is let go."""

@@ -19,7 +19,7 @@ from mindrlhf_msprobe.common.message import message, read_message
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings.accuracy import Accuracy, AccuracyResult, NotComputed, RankedTensor
 from mindrlhf_msprobe.findings.health import Severity
-from mindrlhf_msprobe.storage.layout import opinions_name
+from mindrlhf_msprobe.storage.layout import OPINIONS, lines_name
 from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.reader import open_run
@@ -51,7 +51,7 @@ def accuracy_of(path: str | Path) -> AccuracyResult:
         settings = [manifest.get("config") for manifest in run.manifests]
         if any(isinstance(one, dict) and one.get("task") == _TASK for one in settings):
             raise RunError.saying("accuracy.nothing", path=run.path, task=_TASK)
-        raise RunError.saying("accuracy.none", path=run.path, file=opinions_name(ranks[0]))
+        raise RunError.saying("accuracy.none", path=run.path, file=lines_name(OPINIONS, ranks[0]))
     problems = tuple(problem.said for problem in run.problems)
     damaged = sum(lines.damaged for _, lines in files)
     result = conclude(str(run.path), found)

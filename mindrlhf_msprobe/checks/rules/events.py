@@ -342,8 +342,9 @@ class Exchange:
         key = entry.phase, entry.name, step, rank
         if key not in self._entries:
             found = None
-            if entry.phase in self._run.phases_at(step, rank):
-                journal = columns_of(self._run, LayerPlace(entry.phase, step, rank))
+            at = LayerPlace(entry.phase, step, rank)
+            if at in self._run.layer_places(step, rank):
+                journal = columns_of(self._run, at)
                 names = journal.layout.names
                 found = journal.entry(names.index(entry.name)) if entry.name in names else None
             self._entries[key] = found
@@ -375,12 +376,12 @@ class Exchange:
     def _marks(self, rank: int) -> dict[_Mark, int]:
         if rank not in self._times:
             found = self._times[rank] = {}
-            for phase in self._run.phases_at(self._step, rank):
-                journal = columns_of(self._run, LayerPlace(phase, self._step, rank))
+            for at in self._run.layer_places(self._step, rank):
+                journal = columns_of(self._run, at)
                 heads = journal.heads
                 for name, seq, end in zip(journal.layout.names, heads.seqs, heads.ends):
-                    found[phase, name, False] = seq
-                    found[phase, name, True] = seq if end is None else end
+                    found[at.phase, name, False] = seq
+                    found[at.phase, name, True] = seq if end is None else end
         return self._times[rank]
 
 

@@ -17,7 +17,7 @@ from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float, non_finite, statistic
 from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.columns.rows import Rows
-from mindrlhf_msprobe.storage.place import LayerPlace, Place
+from mindrlhf_msprobe.storage.place import LayerPlace, Place, StepPlace
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
 
 _SEVERAL = 2  # times that something is seen before it is known whether it varies
@@ -412,7 +412,7 @@ class Drift:
                 data = run.key_data(name, step, rank)
                 if data:
                     return place_of(data[0])
-            elif phase in run.phases_at(step, rank):
+            elif phase in run.phases_at(StepPlace(step, rank)):
                 columns = columns_of(run, LayerPlace(phase, step, rank))
                 records = columns.records("output", PARAMETERS_GRAD)
                 if name in records.rows.names:

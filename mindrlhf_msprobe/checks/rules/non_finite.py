@@ -46,7 +46,7 @@ from mindrlhf_msprobe.storage.columns.leaf_json import (
     statistic,
 )
 from mindrlhf_msprobe.storage.columns.reading import columns_of
-from mindrlhf_msprobe.storage.place import LayerPlace, Place
+from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, is_optimizer_state
 
@@ -407,8 +407,8 @@ def _clean_gradients(run: Run, step: int, rank: int) -> Iterator[tuple[str, int]
 
     The journals are read once more for it, where a parameter is not finite alone.
     """
-    for phase in run.phases_at(step, rank):
-        journal = columns_of(run, LayerPlace(phase, step, rank))
+    for at in run.layer_places(step, rank):
+        journal = columns_of(run, at)
         for number in sorted({*journal.records(PARAMETERS_GRAD).rows.lines}):
             entry = journal.entry(number)
             if all(non_finite(leaf) is None for *_, leaf in entry.records):

@@ -21,7 +21,7 @@ from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, numbers_of
 from mindrlhf_msprobe.storage.columns.rows import Records
 from mindrlhf_msprobe.storage.manifest import thinned
-from mindrlhf_msprobe.storage.place import Place
+from mindrlhf_msprobe.storage.place import Place, StepPlace
 
 _MOST_CELLS = 4  # that are named
 _MOST_SHAPES = 200_000  # entries of which the shape is kept
@@ -106,10 +106,10 @@ class RecordedEqually:
     def _should_record(self, phase: str, step: int, rank: int) -> bool:
         """Return whether a rank was to record a phase that it has in no other step, either."""
         config = self._check.run.config(rank)
-        if self._check.run.is_thinned(thinned.LAYERS, step, rank):
+        if self._check.run.is_thinned(thinned.LAYERS, StepPlace(step, rank)):
             return False
         if config is None:
-            return bool(self._check.run.phases_at(step, rank))
+            return bool(self._check.run.phases_at(StepPlace(step, rank)))
         table = config.phase_table()
         return phase in table and config.records_phase(table[phase]) and config.records_step(step)
 
@@ -184,7 +184,9 @@ class RecordedEqually:
         keys = {rank: set(step.keys(rank)) for rank in step.ranks}
         for key in sorted(set().union(*keys.values())):
             lacking = [rank for rank in step.ranks if key not in keys[rank]]
-            lacking = [r for r in lacking if not removed(thinned.KEY_DATA, step.number, r)]
+            lacking = [
+                r for r in lacking if not removed(thinned.KEY_DATA, StepPlace(step.number, r))
+            ]
             if len(lacking) == 1:
                 at = Place(step.number, lacking[0], key=key)
                 said = message("check_ranks.no_key", rank=lacking[0], key=key)

@@ -28,6 +28,7 @@ from mindrlhf_msprobe.sequences.beginnings import prefix_names
 from mindrlhf_msprobe.sequences.matching import aligned_names
 from mindrlhf_msprobe.sequences.saved import saved_samples
 from mindrlhf_msprobe.sequences.step_data import Settings, Unavailable, array_of
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import network_name
 
@@ -138,12 +139,12 @@ def _left_out(runs: Sequence[Run], places: Sequence[ExactPlace]) -> Messages:
     """Return what the runs lost, lack, or did not finish, as far as it may concern the places."""
     found = []
     for run in dict.fromkeys(runs):
-        at = [(place.step, place.rank) for place in places]
+        at = [StepPlace(place.step, place.rank) for place in places]
         found += run.losses
         found += [
             problem.said
             for problem in run.problems
-            if any(problem.is_at(*place) for place in at) or problem.phase is problem.key is None
+            if any(problem.is_at(place) for place in at) or problem.phase is problem.key is None
         ]
         if ranks := run.missing_ranks:
             found.append(message("mismatch.missing_ranks", run=str(run.path), ranks=spans(ranks)))

@@ -170,7 +170,7 @@ def _places_of(run: Run, phase: str) -> set[tuple[int, int]]:
             elif of.counts_tokens:
                 given["first"] = config.token_range_start
         raise RunError.saying("mismatch.no_phase", **given)
-    return {(s, r) for s, r in run.places if phase in run.phases_at(s, r)}
+    return {at for at in run.places if phase in run.phases_at(at)}
 
 
 def _one(

@@ -19,6 +19,7 @@ from mindrlhf_msprobe.comparison.preflight.networks import mode_of
 from mindrlhf_msprobe.errors import nearest_of
 from mindrlhf_msprobe.findings.mismatch import InFlight, Weight, is_around
 from mindrlhf_msprobe.storage.manifest.run_file import Mode
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
 
 
@@ -92,7 +93,7 @@ def unlike_weights(walk: Walk) -> list[Weight]:
     both, rank = [(side.run, side.phase) for side in walk.sides], walk.rollout.rank
     before = {step for run, _ in both for step in run.steps if step < walk.rollout.step}
     for step in sorted(before, reverse=True) if unlike else ():
-        if not all(phase in run.phases_at(step, rank) for run, phase in both):
+        if not all(phase in run.phases_at(StepPlace(step, rank)) for run, phase in both):
             break
         rollout, training = (read_parameters(run, phase, step, rank) for run, phase in both)
         for pair in _pairs(walk, walk.rollout.parameters, training):

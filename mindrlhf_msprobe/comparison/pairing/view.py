@@ -92,9 +92,9 @@ class View:
         elif layers and not self.key_data_only:
             entries = self.run.entries(step=at[0], rank=at[1])
         dialect = self.run.dialect
-        removed = (kind for kind in thinned.KINDS if self.run.is_thinned(kind, *at))
+        removed = (kind for kind in thinned.KINDS if self.run.is_thinned(kind, at))
         left = {THINNED: {kind: (message("coverage.thinned", what=kind),) for kind in removed}}
-        problems = [p for p in self.run.problems if p.concerns(*at) and not p.partial]
+        problems = [p for p in self.run.problems if p.concerns(at) and not p.partial]
         return StepData(
             entries=entries,
             key_data=[] if self.phases else self._key_data(*at),
@@ -110,7 +110,7 @@ class View:
             own=own,
             dialect=dialect,
             stop=self.run.stop_of(at[1]),
-            timeless=self.run.times_are_lost(*at),
+            timeless=self.run.times_are_lost(at),
             keys_of_run=frozenset(self.run.keys),
         )
 
@@ -143,16 +143,15 @@ class View:
             if self._matters(problem, own) and not (common and problem.absent)
         ]
 
-    def _matters(self, problem: Problem, rank_steps: Sequence[tuple[int, int]]) -> bool:
+    def _matters(self, problem: Problem, rank_steps: Sequence[StepPlace]) -> bool:
         if problem.phase is not None:
             left_out = self.phases and problem.phase not in self.phases.values()
             if left_out or self.key_data_only:
                 return False
         elif problem.key_data and (self.phases or not self._shown_keys(problem.key)):
             return False
-        return (problem.step is None and problem.rank is None) or any(
-            problem.is_at(step, rank) for step, rank in rank_steps
-        )
+        everywhere = problem.step is None and problem.rank is None
+        return everywhere or any(map(problem.is_at, rank_steps))
 
     def _key_data(self, step: int, rank: int) -> list[KeyDatum]:
         if not self.keys:

@@ -146,9 +146,7 @@ def tally_of(
 
 
 def _several(
-    found: Sequence[int],
-    findings: Sequence[Finding | None],
-    positions: Sequence[tuple[int, int]],
+    found: Sequence[int], findings: Sequence[Finding | None], positions: Sequence[tuple[int, int]]
 ) -> Several:
     """Return how many findings have these indices, and the first of them."""
     finding = findings[found[0]] if found else None

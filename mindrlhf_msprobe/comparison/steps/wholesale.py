@@ -8,7 +8,6 @@ have the same entries, or in which anything is unusual, is paired as a whole by 
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -70,7 +69,7 @@ def count_wholesale(
     rank_steps = [view.own(*place) for view in sides]
     if any(view.phases or view.key_data_only or not view.run.dialect.timed for view in sides):
         return None
-    phases = [view.run.phases_at(*at) for view, at in zip(sides, rank_steps)]
+    phases = [view.run.phases_at(at) for view, at in zip(sides, rank_steps)]
     if phases[0] != phases[1]:
         return None
     both_have = []
@@ -306,12 +305,13 @@ class _Shown(NamedTuple):
     """An event of which pairs are made.
 
     Attributes:
-        order: its place among all events, those of A; what only B has stands behind one of them.
+        order: sorts it among those of A: (place, 1) of an entry, (place, 0, n) of the n-th key data
+            before that; what only B has stands behind one of them.
         before: how many events of entries come before it in A.
         is_entry: whether it is one of an entry itself.
     """
 
-    order: tuple[int, int]
+    order: tuple[int, ...]
     before: int
     is_entry: bool
     event: EventKey
@@ -338,7 +338,15 @@ class _Counting:
     def result(self, tolerances: Tolerances) -> Wholesale:
         """Return all of it."""
         records = self._records()
-        planner, active = self._planner(), records > 0
+        # What pairs the entries that are left, and key data.
+        special = [(one.phase, *item) for one in self._phases for item in one.special.items()]
+        ids = {(phase, name): name for phase, name, _ in special}
+        left = [
+            replace(side, entries=[both[i] for *_, both in special])
+            for i, side in enumerate(self._data)
+        ]
+        planner = Planner(*self._place, left[0], left[1], Alignment(ids, dict(ids)))
+        active = records > 0
         shown: list[tuple[_Shown, list[Pair]]] = []
         for one in self._shown():
             if found := [*planner.pairs_of(one.event)]:
@@ -367,42 +375,30 @@ class _Counting:
         of_events = np.concatenate([begin * is_counted, (whole - begin) * is_counted])
         return of_events[self._events[0].order]
 
-    def _planner(self) -> Planner:
-        """Return what pairs the entries that are left, and key data."""
-        special = [(one.phase, *item) for one in self._phases for item in one.special.items()]
-        ids = {(phase, name): name for phase, name, _ in special}
-        sides = [
-            replace(side, entries=[both[i] for *_, both in special])
-            for i, side in enumerate(self._data)
-        ]
-        return Planner(*self._place, sides[0], sides[1], Alignment(ids, dict(ids)))
-
     def _shown(self) -> list[_Shown]:
         """Return the events of which pairs are made, in causal order."""
         own, other = self._events
         saves = [side.key_data for side in self._data]
         earlier = made_before_updates(*saves)
         placed = own.placed(saves[0], earlier)
-        befores = [before for before, _ in placed]
         found = [
-            _Shown((before + n, -1), before, False, event)
-            for n, (before, event) in enumerate(placed)
+            _Shown((before, 0, n), before, False, event) for n, (before, event) in enumerate(placed)
         ]
         keys = [{(datum.key, datum.micro_step) for datum in of} for of in saves]
         if not keys[1] <= keys[0]:
             known = {one.event: one for one in found}
-            at, last = (-1, 0), -1
+            behind: tuple[int, ...] = (-1,)
+            at, last = 0, -1
             for number, (before, event) in enumerate(other.placed(saves[1], earlier)):
                 if before and before != last:  # an event of an entry comes before it
                     place = int(own.places[other.order[before - 1]])
-                    at = place + bisect_right(befores, place), place + 1
+                    behind, at = (place, 1), place + 1
                 last = before
                 if event in known:
-                    at = known[event].order[0], known[event].before
+                    behind, at = known[event].order, known[event].before
                 else:
-                    found.append(_Shown((at[0], number), at[1], False, event))
-        for place, event in self._special():
-            found.append(_Shown((place + bisect_right(befores, place), -1), place, True, event))
+                    found.append(_Shown((*behind, number), at, False, event))
+        found += [_Shown((place, 1), place, True, event) for place, event in self._special()]
         return sorted(found, key=lambda one: one.order)
 
     def _special(self) -> Iterator[tuple[int, EventKey]]:

@@ -72,6 +72,7 @@ from mindrlhf_msprobe.phases import (
 )
 from mindrlhf_msprobe.storage.manifest.run_file import COUNTER, counted_at
 from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
@@ -481,7 +482,7 @@ def _absence(first: FirstDifference, container: str | None = None) -> Message:
     missing = "B" if in_a else "A"
     phase, key = (first.event.phase, None) if first.entry else (None, first.event.name)
     for problem in first.runs[in_a].problems:
-        at = problem.is_at(first.finding.step, first.finding.rank)
+        at = problem.is_at(StepPlace(first.finding.step, first.finding.rank))
         if at and problem.partial and (problem.phase, problem.key) == (phase, key):
             return message("explanation.not_on_disk", run=missing, why=problem.said)
 

@@ -199,11 +199,7 @@ class _Integration:
         for method, keys, around in (
             ("generate_sequence", ["prompts", "responses"], _saving(_prompts_and_responses)),
             ("compute_advantages", ["advantages"], _saving(lambda it: {"advantages": it})),
-            (
-                "compute_ref_log_probs",
-                ["ref_log_prob"],
-                _saving(lambda it: {"ref_log_prob": it}),
-            ),
+            ("compute_ref_log_probs", ["ref_log_prob"], _saving(lambda it: {"ref_log_prob": it})),
             ("_generate_old_logps", ["old_log_prob"], _saving(_old_log_prob)),
             ("compute_rewards", ["rewards"], self._around_rewards),
         ):
@@ -238,11 +234,7 @@ class _Integration:
         )
 
     def _wrap(
-        self,
-        method: str,
-        around: Callable[..., Part],
-        without: Message,
-        lost: Sequence[str] = (),
+        self, method: str, around: Callable[..., Part], without: Message, lost: Sequence[str] = ()
     ) -> bool:
         class_name, name = method.split(".")
         owner = self._class(class_name)
@@ -302,14 +294,7 @@ class _Integration:
     def _around_configs(self, *_: Any, **__: Any) -> Part:
         self._begin((yield))
 
-    def _around_worker(
-        self,
-        phase: str,
-        worker: Any,
-        /,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Part:
+    def _around_worker(self, phase: str, worker: Any, /, *args: Any, **kwargs: Any) -> Part:
         with self._vllm.building() if phase == _GENERATE else nullcontext():
             yield
         if self._config is None and (in_ray_actor() or not self._trainer_announces):

@@ -169,10 +169,10 @@ def find_call(run: Run, name: str, place: CallPlace) -> RecordedCall:
 
 def _places(run: Run, place: CallPlace) -> Iterator[dict[str, _Lines]]:
     """Yield phase → its entries, of every step and rank in turn that a place names."""
-    for step, rank in sorted(run.places):
-        if place.step in (None, step) and place.rank in (None, rank):
-            phases = [p for p in run.phases_at(step, rank) if place.phase in (None, p)]
-            yield {phase: _Lines(run, LayerPlace(phase, step, rank)) for phase in phases}
+    for at in sorted(run.places):
+        if place.step in (None, at.step) and place.rank in (None, at.rank):
+            phases = [p for p in run.phases_at(at) if place.phase in (None, p)]
+            yield {phase: _Lines(run, LayerPlace(phase, *at)) for phase in phases}
 
 
 def operator_calls(run: Run, place: CallPlace) -> Iterator[RecordedCall]:

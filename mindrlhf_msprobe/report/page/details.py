@@ -18,6 +18,7 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
@@ -156,13 +157,13 @@ class Details:
         """
         pairs = _Pairs(findings or ())
         stacks: dict[tuple[str, ...], int] = {}
-        phases = {phase for run in self._runs for phase in run.phases_at(*place)}
+        phases = {phase for run in self._runs for phase in run.phases_at(StepPlace(*place))}
         compared = findings is not None and len(self._runs) > 1
         shown = []
         for phase in sorted(phases, key=lambda name: (phase_order(name), name)):
             sides = [
                 {call.name: call for call in calls_of(run, phase, *place, files=True)}
-                if phase in run.phases_at(*place)
+                if phase in run.phases_at(StepPlace(*place))
                 else {}
                 for run in self._runs
             ]

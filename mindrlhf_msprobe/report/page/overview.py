@@ -25,6 +25,7 @@ from mindrlhf_msprobe.report.page.data import (
 )
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.operators import is_operator, parse_operator
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import cell_name, direction_of
 
@@ -347,7 +348,7 @@ def _put_in_time(found: Overview, runs: Sequence[Run]) -> None:
         known = [*filter(None, (_times_of(run, place) for run in runs))]
         for what, name in (item for times in known for item in times):
             if what == "phase" and (what, name) not in seen.items:
-                recorded = any(name in run.phases_at(*place) for run in runs)
+                recorded = any(name in run.phases_at(StepPlace(*place)) for run in runs)
                 flag = "not_compared" if recorded else "not_recorded"
                 seen.item(what, name).flags.append(flag)
         at = known[0] if known else None
@@ -399,7 +400,7 @@ def _around(
     return {
         (phase, call.name): call.around
         for run in reversed(runs)
-        for phase in phases & {*run.phases_at(*place)}
+        for phase in phases & {*run.phases_at(StepPlace(*place))}
         for call in calls_of(run, phase, *place)
         if is_operator(call.name)
     }
@@ -507,7 +508,7 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
         counted = Counter((one.phase, one.entry or one.key or "") for one in at)
         begun: dict[str, float] = {}
         codes: dict[str, list[tuple[str, list[int], str | None]]] = {}
-        for phase in run.phases_at(step, rank):
+        for phase in run.phases_at(StepPlace(step, rank)):
             of_phase = codes[phase] = []
             begun[phase] = math.inf
             for call in calls_of(run, phase, step, rank):
@@ -548,9 +549,9 @@ def _in_time(
         begun: when the first call of each phase began, as the journals count time.
         few: whether the run has so few places that key data may be read for their order.
     """
-    keys = run.keys_at(*place)
+    keys = run.keys_at(StepPlace(*place))
     at = _times_of(run, place)
-    if not at and few and not run.times_are_lost(*place):
+    if not at and few and not run.times_are_lost(StepPlace(*place)):
         at = {("phase", phase): seq for phase, seq in begun.items() if seq < math.inf}
         for datum in run.key_data(None, *place):
             if datum.seq is not None:

@@ -56,7 +56,7 @@ class Reserve:
         """Keep room for a file of `size` bytes, and for its growth as far as there is any."""
         if self._size >= size:
             return
-        growth = size + _RESERVE_GROWTH
+        growth = size + (1 << 16)
         for sixteenths in range(16, -1, -1):
             with suppress(OSError):
                 room = bytes(size + growth * sixteenths // 16)
@@ -91,9 +91,6 @@ class Reserve:
             self._path.unlink(missing_ok=True)
 
 
-_RESERVE_GROWTH = 1 << 16  # bytes
-
-
 def temporary_of(path: Path, number: int = 0) -> Path:
     """Return the name under which a file is written before it is renamed to `path`.
 
@@ -105,7 +102,7 @@ def temporary_of(path: Path, number: int = 0) -> Path:
 
 def open_temporary(path: Path) -> tuple[int, Path]:
     """Open a new file under a temporary name of `path`; what has such a name already stays."""
-    for number in range(_MOST_NAMES):
+    for number in range(10):
         temporary = temporary_of(path, number)
         with suppress(FileExistsError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -149,7 +146,6 @@ def is_temporary_of_ours(name: str) -> bool:
 
 
 _TEMPORARY = re.compile(r"\..+\.[0-9]{1,10}(?:-[0-9]{1,18})?\.msprobe\.tmp", re.DOTALL)
-_MOST_NAMES = 10
 
 
 def write_all(file: int, part: bytes | memoryview) -> int:

@@ -11,11 +11,7 @@ from functools import cache
 import numpy as np
 
 #: MindSpore's names of their dtypes: as it prints them, and as it calls them in Python.
-FLOAT8 = {
-    "Float8E4M3FN": "float8_e4m3fn",
-    "Float8E5M2": "float8_e5m2",
-    "HiFloat8": "hifloat8",
-}
+FLOAT8 = {"Float8E4M3FN": "float8_e4m3fn", "Float8E5M2": "float8_e5m2", "HiFloat8": "hifloat8"}
 
 
 def float8_to_float32(dtype: str, bits: np.ndarray) -> np.ndarray:

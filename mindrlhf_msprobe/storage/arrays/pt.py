@@ -186,7 +186,7 @@ def _check_extent(tensor: _Tensor, count: int) -> None:
 
 
 def _read_pickle(content: bytes) -> _Tensor:
-    """Return what a pickle says of one tensor, without doing anything that it asks for."""
+    """Return what a pickle says of one tensor, without doing anything that it says."""
     machine = _Machine()
     try:
         for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
@@ -238,7 +238,11 @@ class _Machine:
         elif name == "EMPTY_TUPLE":
             stack.append(())
         elif name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"):
-            self._tuple(None if name == "TUPLE" else int(name[-1]))
+            marked = name == "TUPLE"
+            size = [*reversed(stack)].index(_MARK) if marked else int(name[-1])
+            found = tuple(stack[len(stack) - size :])
+            del stack[len(stack) - size - marked :]
+            stack.append(found)
         elif name == "GLOBAL":
             stack.append(_name(argument))
         elif name == "BINPERSID":
@@ -248,16 +252,6 @@ class _Machine:
             stack.append(_made(stack.pop(), given))
         else:
             raise ArrayFileError.saying("unread.pt_pickle", what=name)
-
-    def _tuple(self, size: int | None) -> None:
-        if size is None:
-            size = next(n for n, item in enumerate(reversed(self.stack)) if item is _MARK)
-            found = tuple(self.stack[len(self.stack) - size :])
-            del self.stack[len(self.stack) - size - 1 :]
-        else:
-            found = tuple(self.stack[len(self.stack) - size :])
-            del self.stack[len(self.stack) - size :]
-        self.stack.append(found)
 
 
 def _name(text: str) -> _Name:
@@ -276,7 +270,7 @@ def _storage(given: Any) -> _Storage:
 
 
 def _made(what: Any, given: Any) -> Any:
-    """Return what a call that the pickle asks for would make."""
+    """Return what a call in the pickle would make."""
     if what == _Name(_ORDERED) and given == ():
         return _HOOKS
     if what == _Name(_PARAMETER) and isinstance(given[0], _Tensor):

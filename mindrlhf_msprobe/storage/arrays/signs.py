@@ -12,11 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mindrlhf_msprobe.storage.arrays.npy import (
-    ArrayFileError,
-    bfloat16_bits_to_float32,
-    open_npy,
-)
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, bfloat16_bits_to_float32, open_npy
 
 _BLOCK = 1 << 20  # bytes of packed bits that are compared at a time
 _ELEMENTS = 1 << 16  # of a gradient that are looked at at a time; a multiple of 8

@@ -38,11 +38,7 @@ import xxhash
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.arrays.npy import (
-    ArrayFileError,
-    bfloat16_bits_to_float32,
-    open_part,
-)
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, bfloat16_bits_to_float32, open_part
 
 ALGORITHM = "signed_sums_64"
 #: What the file of sketches begins with; the first sketch lies behind it.
@@ -72,7 +68,6 @@ _ITEM_SIZES = {
     **{"Int32": 4, "UInt32": 4, "Float32": 4},
 }
 
-_AT_ONCE = 1 << 18  # elements that are summed up at once
 _ALIGNMENT = 8
 
 
@@ -244,7 +239,7 @@ def bytes_of(array: np.ndarray, *, bfloat16: bool = False) -> np.ndarray:
     sketch = parts_of(buffer, array.shape, block)
     rows = array.reshape(sketch.rows, sketch.columns)
     sketch.fingerprints[:] = [xxhash.xxh3_64_intdigest(row.data) for row in rows.view(np.uint8)]
-    at_once = max(1, _AT_ONCE // sketch.columns)
+    at_once = max(1, (1 << 18) // sketch.columns)  # elements that are summed up at once
     for start in range(0, sketch.rows if block else 0, at_once):
         here = rows[start : start + at_once]
         sums = _sums(bfloat16_bits_to_float32(here) if bfloat16 else here)

@@ -31,7 +31,7 @@ from mindrlhf_msprobe.storage.leaves import leaf_from_json
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import LayerPlace, Place
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Named, Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Locator, Named, Record
 
 _IO = {**{part: part.partition("_")[0] for part in PARTS}, PARAMETERS_GRAD: PARAMETERS_GRAD}
 
@@ -83,17 +83,17 @@ class Columns:
             tool's dump, or what is left of a damaged one; else None.
     """
 
+    objects: list[Entry] | None = None
+
     def __init__(
         self,
         at: LayerPlace,
         layout: Layout,
         heads: Heads,
         values: Values,
-        objects: list[Entry] | None = None,
     ) -> None:
         self.at, self.layout, self.heads, self.values = at, layout, heads, values
         self.phase, self.step, self.rank = at
-        self.objects = objects
         self.kinds = layout.kinds(values.field("dtype"), values.field("shape"))
         self._entries: dict[int, EntryView] = {}
         self._records: dict[tuple[str, ...], Records] = {}
@@ -116,6 +116,15 @@ class Columns:
     def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
         """Return objects of some entries; None where a value of one cannot be read."""
         raise NotImplementedError
+
+    def record(self, row: int, name: str, files: Locator) -> Record:
+        """Return the value of a row as an object of that name, with the file of its elements.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        leaf = leaf_from_json(dict(self.values.leaf(row)))
+        return Record(name, "", "", *files.locate(leaf, leaf.data_name))
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -249,7 +258,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(STATISTICS, _NUMBER),
     "shape": (list, NoneType),
 }
-_FINGERPRINTS = ("fingerprint", "md5")
 
 
 class Values:
@@ -301,7 +309,7 @@ class Values:
     def fingerprints(self) -> list[str | None]:
         """The fingerprint of each value, or None."""
         if "md5" in chain.from_iterable({*self._forms}):
-            pairs = zip(*map(self.field, _FINGERPRINTS))
+            pairs = zip(*map(self.field, ("fingerprint", "md5")))
             return [own or checksum for own, checksum in pairs]
         return [fingerprint or None for fingerprint in self.field("fingerprint")]
 

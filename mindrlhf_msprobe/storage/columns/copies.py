@@ -1,22 +1,26 @@
-"""Reads columns from the copy that a run has of its journals, where these have not changed since.
+"""The copy that a run has of its journals, as columns: made, and read where they did not change.
 
-A file of others is data: what is not of this version's schema, too large, or contradicts itself is
-not used, and the journal is read.
+A copy is made of a run, or of the rank that has just been recorded. A file of others is data: what
+is not of this version's schema, too large, or contradicts itself is not used, and the journal is
+read.
 """
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.log import warn
+from mindrlhf_msprobe.phases import UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import loads
@@ -36,7 +40,9 @@ from mindrlhf_msprobe.storage.columns.parquet import (
     SAID,
     SCHEMA,
     TEXTS,
+    ColumnsWriter,
     CopiedPlace,
+    Source,
     array_of,
     content_digest,
     digest_of,
@@ -45,10 +51,12 @@ from mindrlhf_msprobe.storage.columns.parquet import (
     schema,
     shape_of,
 )
+from mindrlhf_msprobe.storage.columns.reading import columns_of_journal
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry
 
+_WORTH = 4 << 20  # bytes of a rank's journals from which on a copy is made when the run ends
 _MOST_ROWS = 1 << 22  # of a row group
 _MOST_BYTES = 1 << 30  # of a row group, before it is decompressed
 _HELD = 64  # row groups of a run, about a megabyte each
@@ -205,7 +213,7 @@ class _Group:
         self._dictionaries: dict[str, Any] = {}
         self._texts: dict[str, list[Any]] = {}
         self.layouts: dict[tuple[bytes, ...], Layout] = {}
-        self._ways: dict[tuple[str, int], tuple[_Group, np.ndarray]] = {}
+        self._codes_in: dict[tuple[str, int], tuple[_Group, np.ndarray]] = {}
         for name, column in zip(table.column_names, table.columns):
             chunk = column.chunk(0)
             if name in TEXTS:
@@ -247,10 +255,10 @@ class _Group:
             ]
         return found
 
-    def way_to(self, other: _Group, name: str) -> np.ndarray:
+    def codes_in(self, other: _Group, name: str) -> np.ndarray:
         """Return the number that each text of a column has in another group, -2 without one."""
         key = name, id(other)
-        if key not in self._ways:
+        if key not in self._codes_in:
             own, theirs = self._dictionaries[name], other._dictionaries[name]
             if own.equals(theirs):
                 found = np.arange(len(own) + 1)
@@ -258,8 +266,8 @@ class _Group:
                 there = {text: number for number, text in enumerate(theirs.to_pylist())}
                 found = np.array([*(there.get(text, -2) for text in own.to_pylist()), -1])
             found[-1] = -1
-            self._ways[key] = other, found
-        return self._ways[key][1]
+            self._codes_in[key] = other, found
+        return self._codes_in[key][1]
 
 
 class CopiedValues(Values):
@@ -343,8 +351,8 @@ class CopiedValues(Values):
         found = np.ones(len(rows), bool)
         for column in ("algorithm", name) if name == "fingerprint" else (name,):
             own = self._group.codes[column][self._rows[rows]]
-            way = self._group.way_to(other._group, column)
-            found &= way[own] == other._group.codes[column][other._rows[there]]
+            there_is = self._group.codes_in(other._group, column)
+            found &= there_is[own] == other._group.codes[column][other._rows[there]]
         return found
 
 
@@ -427,3 +435,99 @@ class CopiedColumns(Columns):
     def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
         """See `Columns.made`."""
         return None if self._journal is None else self._journal.made(run, numbers)
+
+
+@dataclass
+class Exported:
+    """What was copied.
+
+    Attributes:
+        files: one a rank.
+        records: how many values they hold.
+        size, journals: bytes of the files, and of the journals that were copied.
+        left_out: what is no whole journal of this package.
+    """
+
+    files: list[Path] = field(default_factory=list)
+    records: int = 0
+    size: int = 0
+    journals: int = 0
+    left_out: list[LayerPlace] = field(default_factory=list)
+
+    def copy(
+        self,
+        root: Path,
+        target: Path,
+        journals: Mapping[LayerPlace, Path],
+        read: Callable[[LayerPlace], bytes | None],
+    ) -> None:
+        """Write a file of columns.
+
+        Args:
+            root: the run's directory.
+            read: returns a whole journal, or None.
+        """
+        writer, layouts = ColumnsWriter(target), Layouts()
+        try:
+            for at in sorted(journals, key=lambda at: (at.step, at.phase)):
+                path = journals[at]
+                # First when it was changed, then what is in it.
+                status = os.stat(path) if os.path.isfile(path) else None
+                content = None if status is None else read(at)
+                columns = None
+                if content is not None:
+                    columns = columns_of_journal(content, root, at, layouts)
+                if status is None or content is None or columns is None:
+                    self.left_out.append(at)
+                    continue
+                source = Source(status.st_size, status.st_mtime_ns, content_digest(content))
+                if len(content) != status.st_size or not writer.add(columns, source):
+                    self.left_out.append(at)
+                    continue
+                self.records += len(columns.values)
+                self.journals += len(content)
+            self.size += writer.close()
+        except BaseException:
+            writer.abandon()
+            raise
+        self.files.append(target)
+
+
+def export_run(run: Run, directory: Path) -> Exported:
+    """Write `columns.rank<N>.parquet` for each rank of a run.
+
+    Args:
+        directory: the run's own, so that all commands read the columns, or another one.
+
+    Raises:
+        ModuleNotFoundError: there is no pyarrow.
+        OSError: a file cannot be written.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    found = Exported()
+    for rank in run.ranks:
+        journals = {at: run.journal_path(at) for at in run.layer_places(rank=rank)}
+        found.copy(run.path, directory / layout.columns_name(rank), journals, run.journal)
+    return found
+
+
+def copy_of_rank(root: Path, rank: int) -> None:
+    """Copy the journals of a rank that has ended, if they are large; what fails is said alone.
+
+    Reading small ones takes no longer than their copy. Without pyarrow there is none.
+    """
+    journals: dict[LayerPlace, Path] = {}
+    for step_dir in layout.step_directories(root):
+        step, phase_dir = layout.step_number(step_dir.name), step_dir.parent
+        path = step_dir / f"rank{rank}" / layout.JOURNAL_FILE
+        if step is not None and path.is_file():
+            phase = UNNAMED_PHASE if phase_dir == root else phase_dir.name
+            journals[LayerPlace(phase, step, rank)] = path
+    try:
+        if sum(map(os.path.getsize, journals.values())) >= _WORTH:
+            target = root / layout.columns_name(rank)
+            Exported().copy(root, target, journals, lambda at: journals[at].read_bytes())
+    except ModuleNotFoundError:
+        return
+    except Exception as error:  # nothing is lost: the journals are there
+        warn("log.columns_unwritten", root=str(root), why=layout.why_unread(error))

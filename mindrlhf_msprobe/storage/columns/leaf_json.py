@@ -20,7 +20,6 @@ COUNTS = ("nan_count", "inf_count")
 #: What is said of a tensor as it usually is.
 _USUAL = frozenset(("type", "dtype", "shape", *STATISTICS, "fingerprint"))
 _LARGE = 1e300  # larger numbers are left to those who know what may overflow
-_SCALARS = frozenset({"int", "float", "bool", "NoneType"})
 
 #: Whatever holds a NaN or an infinity has one of these in its line.
 NON_FINITE_MARKS = (b'"NaN"', b'Infinity"')
@@ -110,10 +109,9 @@ def is_ordinary(leaf: LeafJson) -> bool:
         return False
     shape = leaf.get("shape")
     if shape is None:
+        # Null is no number: not known. Of a whole number beyond 64 bits a float stands there.
         kind, value = leaf["type"], leaf.get("value")
-        if kind == "str" or (value is None) != (kind == "NoneType"):  # null is no number: not known
-            return kind == "str" and type(value) is str
-        return kind in _SCALARS and is_moderate(value)
+        return type(value).__name__ == kind and (kind == "str" or is_moderate(value))
     if not _is_described(leaf, shape) or any(leaf.get(name) for name in COUNTS):
         return False
     return all(is_moderate(leaf.get(name, leaf)) for name in STATISTICS)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.columns.columns import Columns, Heads, Values
-from mindrlhf_msprobe.storage.columns.layouts import Layouts
+from mindrlhf_msprobe.storage.columns.layouts import Layouts, Structure
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson
 from mindrlhf_msprobe.storage.journal_line import (
     HEAD,
@@ -21,16 +24,16 @@ from mindrlhf_msprobe.storage.journal_line import (
 )
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry
+from mindrlhf_msprobe.storage.records import Entry, Locator, Record
 
 
 class JournalColumns(Columns):
-    """The records of a journal, or of entries of which there is no whole one.
+    """The records of a whole journal.
 
     Args:
         lines: the entries as JSON.
         run: its directory.
-        raw: the lines as they are on disk, of a whole journal.
+        raw: the lines as they are on disk.
         like: other columns of which the names and the values are the same.
     """
 
@@ -40,9 +43,7 @@ class JournalColumns(Columns):
         lines: list[dict[str, Any]],
         layouts: Layouts,
         run: Path,
-        *,
-        raw: list[bytes] | None = None,
-        objects: list[Entry] | None = None,
+        raw: list[bytes],
         like: Columns | None = None,
     ) -> None:
         self.lines, self._raw = lines, raw
@@ -54,10 +55,10 @@ class JournalColumns(Columns):
         structures = [layouts.structure(line, leaves) for line in lines]
         names: list[str] = [line["entry"] for line in lines]
         values = Values(leaves)
-        if raw is not None and not values.are_whole:
+        if not values.are_whole:
             raise ValueError(at)
         known = layouts.layout(at.phase, (run, at.rank), names, structures)
-        super().__init__(at, known, heads, values, objects)
+        super().__init__(at, known, heads, values)
 
     @property
     def has_arguments(self) -> bool:
@@ -81,7 +82,7 @@ class JournalColumns(Columns):
     def _tails(self) -> list[tuple[bytes, dict[str, Any]]]:
         """Of each line what stands behind its head: the values, as they are on disk and as JSON."""
         tails = []
-        for line, raw in zip(self.lines, self._raw or ()):
+        for line, raw in zip(self.lines, self._raw):
             names = [*line]
             first = next((n for n, name in enumerate(names) if name not in HEAD), len(names))
             begin = -1
@@ -97,7 +98,7 @@ class JournalColumns(Columns):
 
         None where some are not, or one is damaged: then the journal has to be read.
         """
-        if self._raw is None or len(self._raw) != len(raw):
+        if len(self._raw) != len(raw):
             return None
         heads = []
         for other, (tail, _) in zip(raw, self._tails):
@@ -113,14 +114,56 @@ class JournalColumns(Columns):
 
     def marked(self, marks: tuple[bytes, ...]) -> list[int]:
         """See `Columns.marked`."""
-        if self._raw is None:
-            return [*range(len(self))]
         return [n for n, line in enumerate(self._raw) if any(mark in line for mark in marks)]
 
     def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
         """See `Columns.made`."""
-        lines = (JournalLine.from_json(self.lines[number], self._stacks) for number in numbers)
-        return run.entries_of([*lines], self.at)
+        # Whole numbers of any size.
+        lines = read_lines((self._raw[number] for number in numbers), json.loads).lines
+        return run.entries_of(
+            [JournalLine.from_json(line, self._stacks) for line in lines], self.at
+        )
+
+
+class EntryColumns(Columns):
+    """The records of a place without a whole journal: another tool's, or what is left of one."""
+
+    objects: list[Entry]
+
+    def __init__(self, run: Run, at: LayerPlace, layouts: Layouts) -> None:
+        self.objects = entries = run.entries(*at)
+        heads = ("seq", "end", "parent", "opening", "token", "around")
+        places = (tuple((r.io, r.path) for r in entry.records) for entry in entries)
+        structures = [Structure(of, whole=False) for of in places]
+        names = [entry.name for entry in entries]
+        super().__init__(
+            at,
+            layouts.layout(at.phase, (run.path, at.rank), names, structures),
+            Heads(*([getattr(entry, head) for entry in entries] for head in heads)),
+            Values([record.leaf.to_json() for entry in entries for record in entry.records]),
+        )
+
+    def frames(self, number: int) -> tuple[str, ...]:
+        """See `Columns.frames`."""
+        return self.objects[number].stack
+
+    def argument(self, number: int, io: str, path: str) -> str:
+        """See `Columns.argument`."""
+        own = (r.argument for r in self.objects[number].records if (r.io, r.path) == (io, path))
+        return next(own, "")
+
+    def marked(self, marks: tuple[bytes, ...]) -> list[int]:
+        """See `Columns.marked`."""
+        return [*range(len(self))]
+
+    def record(self, row: int, name: str, files: Locator) -> Record:
+        """See `Columns.record`."""
+        number = int(np.searchsorted(self.layout.first, row, side="right")) - 1
+        return self.objects[number].records[row - int(self.layout.first[number])]
+
+    def made(self, run: Run, numbers: Iterable[int]) -> list[Entry]:
+        """See `Columns.made`."""
+        return [self.objects[number] for number in numbers]
 
 
 def columns_of_journal(
@@ -142,11 +185,11 @@ def columns_of_journal(
     try:
         same = like.lines_of(raw) if isinstance(like, JournalColumns) else None
         if same is not None:
-            return JournalColumns(at, same, layouts, root, raw=raw, like=like)
+            return JournalColumns(at, same, layouts, root, raw, like)
         found = read_lines(raw)
         if found.damaged or len(found.lines) < len(raw):
             return None
-        return JournalColumns(at, found.lines, layouts, root, raw=raw)
+        return JournalColumns(at, found.lines, layouts, root, raw)
     except ValueError:
         return None
 
@@ -162,26 +205,8 @@ def columns_of(
     """
     known = Layouts() if layouts is None else layouts
     found = whole_columns(run, at, known, marks)
-    if found is None:  # another tool's, or damaged: reading entries says what is not there
-        found = columns_of_entries(run, at, run.entries(*at), known)
-    return found
-
-
-def columns_of_entries(
-    run: Run, at: LayerPlace, entries: list[Entry], layouts: Layouts | None = None
-) -> Columns:
-    """Return entries that were read already, of which there may be no line, as columns."""
-    lines = []
-    for number, entry in enumerate(entries):
-        values: dict[str, dict[str, object]] = {}
-        for record in entry.records:
-            values.setdefault(record.io, {})[record.path] = record.leaf.to_json()
-        line: dict[str, Any] = {"entry": entry.name, "seq": entry.seq, "end": entry.end}
-        line |= {"parent": entry.parent, "opening": entry.opening, "token": entry.token}
-        line |= {"stack": number, "frames": list(entry.stack), "cell": entry.around}
-        lines.append({**values, **line})
-    known = Layouts() if layouts is None else layouts
-    return JournalColumns(at, lines, known, run.path, objects=entries)
+    # Of another tool, or damaged: reading entries says what is not there.
+    return EntryColumns(run, at, known) if found is None else found
 
 
 def whole_columns(
@@ -196,7 +221,7 @@ def whole_columns(
     Args:
         like: the same place of another run, most of which may be the same.
     """
-    if run.times_are_lost(at.step, at.rank):
+    if run.times_are_lost(at):
         return None
 
     def of_journal(

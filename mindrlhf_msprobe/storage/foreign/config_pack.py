@@ -26,7 +26,6 @@ from mindrlhf_msprobe.storage.snapshot import BY_ITSELF, Snapshot
 
 _ZIP = b"PK\x03\x04"
 _LARGEST = 256 << 20  # bytes of a pack
-_MOST_MEMBERS = 10_000
 _ENV, _PIP = "env", "pip"
 _HYPERPARAMETERS = re.compile(r"hyperparameters/(?P<name>hyperparameters_\w{1,40})\.json")
 _RANDOM = re.compile(r"random/rank(?P<rank>[0-9]{1,6})\.json")
@@ -78,7 +77,7 @@ class _Members:
         self._archive = archive
         self._path = path
         self._left = _LARGEST
-        self.names = archive.namelist()[:_MOST_MEMBERS]
+        self.names = archive.namelist()[:10_000]
 
     def text(self, name: str) -> str:
         """Return the text of a file."""

@@ -38,7 +38,6 @@ from mindrlhf_msprobe.storage.place import KeyPlace
 from mindrlhf_msprobe.storage.reading.problems import Problem
 from mindrlhf_msprobe.storage.records import Record
 
-_EVENTS = "events.out.tfevents."
 _RANK = re.compile(r"rank_([0-9]{1,18})")
 #: The same scalars over the number of samples instead of the steps; tensorboardX writes no spaces.
 _OVER_SAMPLES = (" vs samples", "_vs_samples")
@@ -51,7 +50,6 @@ _HEAD = struct.Struct("<QI")  # length of an event, and its checksum
 _TAIL = struct.Struct("<I")
 _STEP, _SUMMARY, _VALUE, _TAG, _NUMBER = 2, 5, 1, 1, 2
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
-_LONGEST_VARINT = 10
 
 #: Step → key → path below it → number.
 Scalars = dict[int, dict[str, dict[str, float]]]
@@ -68,7 +66,7 @@ def _files(directory: Path) -> list[Path]:
     except OSError:  # whoever lists it says why
         return []
     logs = [(int(log[1] or 0), name) for name in names if (log := LOG_FILE.fullmatch(name))]
-    events = sorted(name for name in names if name.startswith(_EVENTS))
+    events = sorted(name for name in names if name.startswith("events.out.tfevents."))
     return [directory / name for name in (*(name for _, name in sorted(logs)[::-1]), *events)]
 
 
@@ -179,7 +177,7 @@ def _fields(content: bytes) -> Iterator[tuple[int, int | float | bytes]]:
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
     value = 0
-    for shift in range(_LONGEST_VARINT):
+    for shift in range(10):
         byte = content[at + shift]
         value |= (byte & 127) << (7 * shift)
         if byte < 128:
@@ -255,7 +253,6 @@ class MindFormersMonitor(Format):
 LOG_FILE = re.compile(r"info\.log(?:\.([0-9]{1,4}))?")
 _NORM = re.compile(r'\{ "(local_norm|device_norm)": (.{1,1024}?): +(\S{1,32}) \}')
 _PRINTED = re.compile(r"\{ step:\[ *([0-9]{1,12})/ *[0-9]{1,12}\], (.*) \}")
-_NUMBERS = ("local_loss", "device_loss")
 _EXPERTS = "tokens_per_expert"
 _MICRO_STEPS = ("local_loss", "local_norm", _EXPERTS)
 #: The clock's, which differs between two runs that compute the same.
@@ -301,7 +298,7 @@ def numbers_of(file: BinaryIO) -> Iterator[Logged]:
             yield from _tokens_per_expert(text)
         elif text.startswith(('{"step"', '{ "step"')) and (found := _object(text)) is not None:
             at = found[0]
-            for key in _NUMBERS:
+            for key in ("local_loss", "device_loss"):
                 if (value := _plain_number(found[1].get(key))) is not None:
                     yield Logged(at.step, key, _path(key, "", at.micro_step), value)
 

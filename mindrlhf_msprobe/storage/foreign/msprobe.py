@@ -26,7 +26,6 @@ _MSADAPTER = ("mindtorch", "msadapter")
 _OF_MSADAPTER = {"mindspore.Tensor": "torch.Tensor", "mindspore.dtype": "torch.dtype"}
 _UNNUMBERED = f".{PARAMETERS_GRAD}"
 _AFTER_SPACE = tuple("-+=%@")
-_MOST_SHOWN = 4
 _PHASE_SPAN = 1 << 40  # more places in time than one phase's dump can hold entries
 
 
@@ -93,7 +92,7 @@ def _entries(root: Path, directory: Path) -> dict[str, dict[str, Any]]:
         raise layout.UnreadError.saying("unread.no_entries", file=layout.DUMP_FILE)
     parts = [name for entry, of in data.items() if not holds_gradients(entry) for name in of]
     if parts and not {*PARTS} & {*parts}:  # no entry has a part that is known
-        found = ", ".join(shortened(name) for name in [*dict.fromkeys(parts)][:_MOST_SHOWN])
+        found = ", ".join(shortened(name) for name in [*dict.fromkeys(parts)][:4])
         why = message("unread.other_form", found=found, known=", ".join(PARTS))
         raise _of_file(layout.DUMP_FILE, why)
     if kind in _MSADAPTER:
@@ -129,24 +128,20 @@ def in_usual_order(entry: Entry) -> Entry:
     return replace(entry, seq=base + entry.seq, end=end)
 
 
-def with_changed_texts(line: JournalLine) -> JournalLine:
-    """Return an entry of a dump.json of ours whose texts may be other ones marked as unreadable.
+def with_changed_texts(content: Any) -> Any:
+    """Return values of a dump.json of ours whose texts may be other ones marked as unreadable.
 
     Before some texts stands a space there, which msprobe's tools need.
     """
-    return replace(line, values=_marked(line.values))
-
-
-def _marked(content: Any) -> Any:
     if isinstance(content, list):
-        return [*map(_marked, content)]
+        return [*map(with_changed_texts, content)]
     if not isinstance(content, dict):
         return content
     value = content.get("value")
     if isinstance(value, str) and value[:1] == " " and value[1:2] in _AFTER_SPACE:
         why = message("unread.first_space", file=layout.DUMP_FILE)
         return {**content, "error": why.as_json()}
-    return {name: _marked(item) for name, item in content.items()}
+    return {name: with_changed_texts(item) for name, item in content.items()}
 
 
 def _numbered(data: dict[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from mindrlhf_msprobe.storage.writing.graph_files import sweep_folders
 
 _SHOWN = 3  # files that are named
 _ADVICE = message("error.advice")
-_OF_A_RANK = (*layout.LINES, layout.columns_name, layout.manifest_name)
 
 
 def own_manifest(root: Path, rank: int) -> RunFile | None:
@@ -195,7 +194,9 @@ def remove_rank(root: Path, rank: int, world_size: int) -> list[str]:
 
     left = remove_dumps(root, goes)
     gone = [layout.manifest_rank(path) for path in ours if goes(0, layout.manifest_rank(path))]
-    removed = [root / name(of) for of in gone for name in _OF_A_RANK]
+    removed = [
+        root / name for of in gone for name in (*layout.beside(of), layout.manifest_name(of))
+    ]
     configurations = root / layout.CONFIGURATIONS_FILE
     if rank == 0 and ours and configurations.is_file() and not configurations.is_symlink():
         removed.append(configurations)

@@ -28,7 +28,6 @@ PASSES_PARAMETER = "coverage.gradients_passes_parameter"
 #: The inputs that are recorded of a cell have the dtype they were cast to.
 CASTS_INPUTS = "coverage.gradients_casts_inputs"
 
-_MOST = 32  # reasons of one thing
 
 #: The kinds under which reasons stand, each behind one name; under `graph_mode` behind two.
 _KINDS = (GRAPH_MODE, PHASES, KEY_DATA, OPTIMIZERS, MINDSPORE, LIVE, OPERATORS)
@@ -70,7 +69,7 @@ def note_reasons(
     for cell, reasons in new.items():
         before = read_messages(known.get(cell, []))
         more = tuple(reason for reason in dict.fromkeys(reasons) if reason not in before)
-        more = more[: max(0, _MOST - len(before))]
+        more = more[: max(0, 32 - len(before))]  # reasons of one thing
         if more:
             said = [as_json_or_text(reason) for reason in (*before, *more)]
             both[cell] = said[0] if alone and len(said) == 1 else said

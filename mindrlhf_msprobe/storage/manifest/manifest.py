@@ -10,7 +10,7 @@ import datetime
 import os
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -33,9 +33,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     SCHEMA,
     TOOL,
     Attempt,
-    Config,
     Generation,
-    Graft,
     Network,
     RunFile,
     Settings,
@@ -197,49 +195,26 @@ class StepStates(Note):
 
 
 @dataclass(frozen=True)
-class ChangedTraining(Note):
-    """By what the training goes on with results that it did not compute itself."""
+class Replaced(Note):
+    """What one key of the manifest says from now on, in the place of what it said before.
 
-    content: Mapping[str, str]
+    Attributes:
+        key: its name in `RunFile`, e.g. `played` or `grafted`.
+        content: as JSON; nobody changes it any more.
+    """
+
+    key: str
+    content: Any
+    written: Written = Written.WITH_THE_STEP
+
+    @property
+    def lost(self) -> Message:
+        """What the key would have said."""
+        return message("lost.configuration" if self.key == "config" else self.code)
 
     def put_into(self, manifest: Manifest) -> None:
         """Note it."""
-        manifest.content.changed_training = dict(self.content)
-
-
-@dataclass(frozen=True)
-class Played(Note):
-    """Which values another run gives to the training: name → the run and the order."""
-
-    content: Mapping[str, Mapping[str, Any]]
-
-    def put_into(self, manifest: Manifest) -> None:
-        """Note it, in the place of what was noted before."""
-        manifest.content.played = dict(self.content)
-
-
-@dataclass(frozen=True)
-class Grafted(Note):
-    """Which records of another run take the place of this run's own, and how many did."""
-
-    content: Sequence[Mapping[str, Any]]
-
-    def put_into(self, manifest: Manifest) -> None:
-        """Note it, in the place of what was noted before."""
-        manifest.content.grafted = [Graft(dict(one)) for one in self.content]
-
-
-@dataclass(frozen=True)
-class Configuration(Note):
-    """Another configuration with which the run goes on."""
-
-    content: Mapping[str, Any]
-    written = Written.NOW
-    code = "lost.configuration"
-
-    def put_into(self, manifest: Manifest) -> None:
-        """Note it, in the place of the one before."""
-        manifest.content.config = Config(dict(self.content))
+        manifest.content.json[self.key] = self.content
 
 
 #: Keys of which the JSON stands in one line.
@@ -262,13 +237,7 @@ class Manifest:
     """
 
     def __init__(
-        self,
-        root: Path,
-        rank: int,
-        content: RunFile,
-        lock: RankLock,
-        *,
-        further: bool = False,
+        self, root: Path, rank: int, content: RunFile, lock: RankLock, *, further: bool = False
     ) -> None:
         self._path, self._rank = root / layout.manifest_name(rank), rank
         self.lost: Path | None = None

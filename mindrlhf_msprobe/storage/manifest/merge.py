@@ -35,7 +35,6 @@ _OF_A_NODE = frozenset(
 _SETTINGS = [name for name in Settings.every_key() if name not in ("taken", "taken_in", "at_start")]
 
 _SHOWN = 80  # characters of a value
-_PART = 1 << 20  # bytes that are copied at once
 #: (phase or data/<key>, step, rank)
 _Place = tuple[str, int, int]
 
@@ -169,9 +168,7 @@ def _read(root: Path) -> _Input:
         known = set(_places(found))
         own = {layout.CONFIGURATIONS_FILE, *(path.name for path in layout.manifests(root))}
         # Copies of journals are not merged: they are made of a run at any time.
-        own.update(
-            name(rank) for name in (*layout.LINES, layout.columns_name) for rank in manifests
-        )
+        own.update(name for rank in manifests for name in layout.beside(rank))
         for path in sorted(root.iterdir()):
             _refuse_links(root, path)
             if path not in known and path.name not in own and not path.name.startswith("."):
@@ -275,8 +272,8 @@ def _fill(partial: Path, inputs: Sequence[_Input]) -> Iterator[bool]:
         for path in one.places.values():
             yield from _tree(path, partial / path.relative_to(one.root))
     for rank in {rank: None for one in inputs for rank in one.manifests}:
-        for name in layout.LINES:
-            yield from _lines(partial, name(rank), rank, inputs)
+        for kind in layout.LINES:
+            yield from _lines(partial, layout.lines_name(kind, rank), rank, inputs)
 
 
 def _lines(partial: Path, name: str, rank: int, inputs: Sequence[_Input]) -> Iterator[bool]:
@@ -297,7 +294,7 @@ def _lines(partial: Path, name: str, rank: int, inputs: Sequence[_Input]) -> Ite
         for source in sources:
             last = b"\n"
             with open(source.root / name, "rb") as file:
-                while part := file.read(_PART):
+                while part := file.read(1 << 20):  # bytes that are copied at once
                     target.write(part)
                     last = part[-1:]
             if last != b"\n":

@@ -540,7 +540,6 @@ INTERRUPTED = "interrupted"
 KILLED = "killed"
 
 _MOST_NAME = 200  # characters of a name that a file gives
-_MOST_TEXT = 1000
 
 
 @dataclass(frozen=True)
@@ -585,6 +584,6 @@ def stop_of(file: RunFile, *, held: bool) -> Stop | None:
         step=next(step for step in steps if step is not None),
         phase=(stopped.phase or "")[:_MOST_NAME] or None,
         error=(stopped.error or "")[:_MOST_NAME] or None,
-        text=(stopped.text or "")[:_MOST_TEXT],
+        text=(stopped.text or "")[:1000],
         rank=file.rank or 0,
     )

@@ -13,9 +13,6 @@ from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_name
 from mindrlhf_msprobe.storage.layout import WITHHELD
 
 _MAX_VALUE = 512
-_MAX_CHECKED = 4096  # a longer value is no setting
-_MAX_NAME = 128
-_MAX_VARIABLES = 500
 
 # Everything that steers MindSpore, CANN, their communication and the host's arithmetic.
 _PREFIXES = (
@@ -68,9 +65,9 @@ def variables_of_field(environment: Mapping[str, str]) -> dict[str, str]:
         name
         for name in sorted(environment)
         if (name.startswith(_PREFIXES) or name in _NAMES) and name not in _DETERMINISM
-        if len(name) <= _MAX_NAME and not is_secret_name(name)
+        if len(name) <= 128 and not is_secret_name(name)
     ]
-    return {name: str(recordable(environment[name])) for name in names[:_MAX_VARIABLES]}
+    return {name: str(recordable(environment[name])) for name in names[:500]}
 
 
 def variables_of_determinism(environment: Mapping[str, str]) -> dict[str, str | None]:
@@ -82,7 +79,7 @@ def recordable(value: str | None) -> str | None:
     """Return a value as it may be written: withheld if it could be a secret, cut if it is long."""
     if value is None:
         return None
-    if len(value) > _MAX_CHECKED or could_be_secret(value):
+    if len(value) > 4096 or could_be_secret(value):  # a longer value is no setting
         return WITHHELD
     if len(value) > _MAX_VALUE:
         return f"{value[:_MAX_VALUE]}… ({len(value)} characters)"
@@ -97,8 +94,6 @@ _SIZES = {
     "cp": ("context_parallel", "context_parallel_size"),
     "ep": ("expert_parallel", "expert_model_parallel_size"),
 }
-_MOST = 1 << 20
-_DEEPEST = 4
 
 
 def sizes_in(setting: Callable[[str], Any]) -> dict[str, int]:
@@ -110,7 +105,7 @@ def sizes_in(setting: Callable[[str], Any]) -> dict[str, int]:
     found: dict[str, int] = {}
     for axis, names in _SIZES.items():
         values = map(setting, names)
-        size = next((v for v in values if type(v) is int and 0 < v < _MOST), None)
+        size = next((v for v in values if type(v) is int and 0 < v < 1 << 20), None)
         if size is not None:
             found[axis] = size
     return found if {"dp", "tp"} & {*found} else {}
@@ -118,7 +113,7 @@ def sizes_in(setting: Callable[[str], Any]) -> dict[str, int]:
 
 def sizes_below(content: Any, depth: int = 0) -> list[dict[str, int]]:
     """Return the parallel sizes of every `parallel_config` in a trainer's configurations."""
-    if not isinstance(content, Mapping) or depth > _DEEPEST:
+    if not isinstance(content, Mapping) or depth > 4:
         return []
     found = []
     for name, value in content.items():

@@ -10,11 +10,9 @@ from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile
-from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace
+from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.places import Directories, micro_steps
 from mindrlhf_msprobe.storage.reading.reader import Run
-
-_HELD = 3  # steps
 
 
 class FollowedRun(Run):
@@ -46,7 +44,7 @@ class FollowedRun(Run):
         with suppress(RunError):  # one that is damaged: what it said before is what is known
             self._read_own_manifest()
         held = {at for at, _ in self._recorded_at} | {step}
-        kept = sorted(held)[-_HELD:]
+        kept = sorted(held)[-3:]
         before = {*kept} - {step}
         layers = {at: d for at, d in self._layer_dirs.items() if at.step in before}
         keys = {at: d for at, d in self._key_dirs.items() if at.step in before}
@@ -70,8 +68,8 @@ class FollowedRun(Run):
         config = self.config(self._rank)
         if config is None or not config.keep_mb:
             return False
-        kinds = thinned.LAYERS, thinned.KEY_DATA
-        return any(self._is_thinned_by_now(kind, step, self._rank) for kind in kinds)
+        at, kinds = StepPlace(step, self._rank), (thinned.LAYERS, thinned.KEY_DATA)
+        return any(self._is_thinned_by_now(kind, at) for kind in kinds)
 
     def _layers(self, step: int) -> dict[LayerPlace, Path]:
         config = self.config(self._rank)

@@ -30,10 +30,7 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import statistic_of
 from mindrlhf_msprobe.storage.records import Entry, Record
 
-_FIRST_VALUES = 8
 _STATISTICS = ("max", "min", "mean", "norm")
-_MOST_NAMED = 20  # records of one phase or key that cannot be read
-_MOST_NEAR = 10_000  # names among which the nearest are looked for
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,7 @@ def _holding(
             yield from item.records
 
     unreadable = _unreadable(each_record(), sizes)
-    named = [*itertools.islice(unreadable, _MOST_NAMED)]
+    named = [*itertools.islice(unreadable, 20)]  # records of one phase or key that cannot be read
     if more := sum(1 for _ in unreadable):
         named.append(str(message("unread.more", count=more, what="records")))
     every = tuple(sorted(steps)), tuple(sorted(ranks))
@@ -156,7 +153,7 @@ def find_records(
     found = []
     names: dict[str, None] = {}
     for place, owner, record in _all_records(run, step, rank):
-        if len(names) < _MOST_NEAR:
+        if len(names) < 10_000:  # names among which the nearest are looked for
             names[record.name] = names[owner] = None
         if name in (record.name, owner):
             values, leaf = _first_values(record), record.leaf
@@ -195,7 +192,7 @@ def _first_values(record: Record) -> tuple[list[Any] | None, Message | None]:
     if record.location is None:
         return None, None
     try:
-        return record.array().reshape(-1)[:_FIRST_VALUES].tolist(), None
+        return record.array().reshape(-1)[:8].tolist(), None
     except ArrayFileError as error:
         file = shortened(os.path.basename(record.location))
         return None, message("unread.of_file", file=file, why=error.said)

@@ -13,13 +13,11 @@ from mindrlhf_msprobe.phases import PHASES
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile, expected_ranks
-from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace
+from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import is_ours
 
 _LayerDirs = Mapping[LayerPlace, Path]
 _KeyDirs = Mapping[KeyPlace, Path]
-_MOST_READ = 100  # saves that are read to know whose they are
-_MOST_GAPS = 1000  # of one phase or key
 
 
 @dataclass(frozen=True)
@@ -48,16 +46,16 @@ class Problem:
     partial: bool = False
     absent: bool = False
 
-    def concerns(self, step: int, rank: int) -> bool:
+    def concerns(self, at: StepPlace) -> bool:
         """Return whether layer data or key data of this step and rank are concerned."""
-        return (self.phase is not None or self.key_data) and self.is_at(step, rank)
+        return (self.phase is not None or self.key_data) and self.is_at(at)
 
-    def is_at(self, step: int, rank: int) -> bool:
+    def is_at(self, at: StepPlace) -> bool:
         """Return whether it is in this step and rank, or in all of them."""
-        first = step if self.step is None else self.step
-        if not first <= step <= (first if self.last is None else self.last):
+        first = at.step if self.step is None else self.step
+        if not first <= at.step <= (first if self.last is None else self.last):
             return False
-        return self.rank in (None, rank)
+        return self.rank in (None, at.rank)
 
     def covers(self, other: Problem) -> bool:
         """Return whether it says of everything another one concerns that it cannot be read."""
@@ -131,7 +129,7 @@ def _manifests(
     if len(there) == 1:  # which stands for every rank, unless it knows of others
         ranks &= expected_ranks(manifests)
     if not there and not ranks:
-        first = itertools.islice(keys.items(), _MOST_READ)
+        first = itertools.islice(keys.items(), 100)  # saves that are read to know whose they are
         ours = (at.rank for at, directory in first if is_ours(root, directory, at.key))
         ranks |= {*itertools.islice(ours, 1)}
     for rank in sorted(ranks):
@@ -185,7 +183,7 @@ def _gaps(
     """Yield (first, last) of the steps that are listed and not there, but were not thinned."""
     lacking = recorded.gaps(spans, sorted(there))
     found = (gap for span in lacking for gap in thinned.outside(removed, kind, *span))
-    return itertools.islice(found, _MOST_GAPS)
+    return itertools.islice(found, 1000)
 
 
 def _why(manifest: str, first: int, last: int, what: str) -> Message:

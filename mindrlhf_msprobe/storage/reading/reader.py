@@ -57,7 +57,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     stop_of,
 )
 from mindrlhf_msprobe.storage.manifest.thinned import Others
-from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace, StepPlace
+from mindrlhf_msprobe.storage.place import AnyPlace, KeyPlace, LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum, is_ours, read_key_datum
 from mindrlhf_msprobe.storage.reading.places import (
     Directories,
@@ -96,21 +96,6 @@ def directory_of(path: str | Path) -> Path:
     return path.parent if path.name == layout.DUMP_FILE and path.is_file() else path
 
 
-def _is_empty(path: Path) -> bool:
-    """Return whether a directory is empty.
-
-    Raises:
-        RunError: there is none, or it cannot be read.
-    """
-    if not path.is_dir() and (of_a_run := _of_a_run(path)):
-        raise RunError(of_a_run)
-    layout.check_directory(path)
-    try:
-        return not any(path.iterdir())
-    except OSError as error:
-        raise RunError.saying("error.unread", path=path, why=error.strerror or error) from None
-
-
 def _of_a_run(path: Path) -> Message | None:
     """Say of which run a file or directory is a part; or which runs lie in it, if any do."""
     if not path.exists():
@@ -138,7 +123,13 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self._begin(path)
-        empty = message("error.empty") if _is_empty(path) else ""
+        if not path.is_dir() and (of_a_run := _of_a_run(path)):
+            raise RunError(of_a_run)
+        layout.check_directory(path)
+        try:
+            empty = "" if any(path.iterdir()) else message("error.empty")
+        except OSError as error:
+            raise RunError.saying("error.unread", path=path, why=error.strerror or error) from None
         self._use([*self._read_manifests()])
         files = self.run_files
         others = Others(path, (name for file in files for name in file.others or ()))
@@ -172,7 +163,7 @@ class Run:
         self._known_problems: set[Problem] = set()
         self._layer_dirs: Directories[LayerPlace] = Directories()
         self._key_dirs: Directories[KeyPlace] = Directories()
-        self._lost_times: dict[tuple[int, int], set[str]] = {}
+        self._lost_times: dict[StepPlace, set[str]] = {}
         self._use([])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -211,7 +202,7 @@ class Run:
     def _find_layers(self, others: Others) -> None:
         """Find the directories of layer data."""
         for at, directory in layer_directories(self.path, self._unlisted):
-            if self.is_thinned(thinned.LAYERS, at.step, at.rank):
+            if self.is_thinned(thinned.LAYERS, at):
                 continue
             if directory in others and not (directory / layout.JOURNAL_FILE).exists():
                 self.left_out.append(directory)
@@ -223,7 +214,7 @@ class Run:
     def _find_key_data(self, others: Others) -> None:
         """Find the directories of key data."""
         for at, directory in key_data_directories(self.path, self._unlisted):
-            if self.is_thinned(thinned.KEY_DATA, at.step, at.rank):
+            if self.is_thinned(thinned.KEY_DATA, at):
                 continue
             of_others = directory in others or directory.parent in others
             if of_others and not is_ours(self.path, directory, at.key):
@@ -324,20 +315,20 @@ class Run:
         """The ranks that recorded anything."""
         return sorted({rank for _, rank in self._recorded_at})
 
-    def is_thinned(self, kind: str, step: int, rank: int) -> bool:
-        """Return whether `keep_mb` has removed what a step had; see `storage.manifest.thinned`.
+    def is_thinned(self, kind: str, at: AnyPlace) -> bool:
+        """Return whether `keep_mb` has removed what a place had; see `storage.manifest.thinned`.
 
         Args:
             kind: TENSORS (the elements of layer data), LAYERS or KEY_DATA.
         """
-        return thinned.holds(self._thinned.get(rank, {}), kind, step)
+        return thinned.holds(self._thinned.get(at.rank, {}), kind, at.step)
 
-    def _is_thinned_by_now(self, kind: str, step: int, rank: int) -> bool:
+    def _is_thinned_by_now(self, kind: str, at: AnyPlace) -> bool:
         """Return the same of a run that is being recorded, and may have removed it since."""
         with suppress(OSError, ValueError):
-            file = RunFile.load(self.path / layout.manifest_name(rank))
-            self._thinned[rank] = file.thinned
-        return self.is_thinned(kind, step, rank)
+            file = RunFile.load(self.path / layout.manifest_name(at.rank))
+            self._thinned[at.rank] = file.thinned
+        return self.is_thinned(kind, at)
 
     @property
     def missing_ranks(self) -> list[int]:
@@ -572,7 +563,7 @@ class Run:
 
     def _entries_at(self, at: LayerPlace) -> Iterator[Entry]:
         lines, dialect = self._read_dump(at)
-        timeless = self._without_times(at.step, at.rank)
+        timeless = self._without_times(at)
         damaged: dict[int, Message] = {}
         files = self.locator(at)
         for number in sorted(range(len(lines)), key=lambda n: lines[n].seq):
@@ -591,27 +582,28 @@ class Run:
         for why in said:
             self._problem(Problem(self._layer_dirs[at], why, *at))
 
-    def times_are_lost(self, step: int, rank: int) -> bool:
+    def times_are_lost(self, at: AnyPlace) -> bool:
         """Return whether a journal of one place is missing, and its dump.json is read instead.
 
         Then nothing tells when what happened in the step, but the order in which phases usually
         run.
         """
-        return bool(self._without_times(step, rank))
+        return bool(self._without_times(at))
 
-    def _without_times(self, step: int, rank: int) -> set[str]:
+    def _without_times(self, at: AnyPlace) -> set[str]:
         """Return the phases of one place that this tool recorded and of which the journal lacks."""
-        if (step, rank) not in self._lost_times:
-            lost = self._lost_times[step, rank] = set()
-            for at in self._layer_dirs.at(step, rank):
+        place = StepPlace(at.step, at.rank)
+        if place not in self._lost_times:
+            lost = self._lost_times[place] = set()
+            for layer in self._layer_dirs.at(*place):
                 try:
-                    (self._layer_dirs[at] / layout.JOURNAL_FILE).lstat()
+                    self.journal_path(layer).lstat()
                 except FileNotFoundError:
-                    if not self.foreign and self._is_ours(at):
-                        lost.add(at.phase)
+                    if not self.foreign and self._is_ours(layer):
+                        lost.add(layer.phase)
                 except OSError:  # reading it says why
                     pass
-        return self._lost_times[step, rank]
+        return self._lost_times[place]
 
     def _is_ours(self, at: LayerPlace) -> bool:
         """Return whether this tool recorded a phase: others may add to the run's directory."""
@@ -627,15 +619,15 @@ class Run:
 
     def layer_places(self, step: int | None = None, rank: int | None = None) -> list[LayerPlace]:
         """Return where layer data were recorded, in a step and on a rank (None: in any)."""
-        return self._layer_dirs.at(step, rank)
+        return sorted(self._layer_dirs.at(step, rank))
 
-    def phases_at(self, step: int, rank: int) -> list[str]:
+    def phases_at(self, at: StepPlace) -> list[str]:
         """Return the phases of which layer data were recorded in one place."""
-        return sorted(at.phase for at in self._layer_dirs.at(step, rank))
+        return [layer.phase for layer in self.layer_places(*at)]
 
-    def keys_at(self, step: int, rank: int) -> list[str]:
+    def keys_at(self, at: StepPlace) -> list[str]:
         """Return the names of the key data that were saved in one place."""
-        return sorted({at.key for at in self._key_dirs.at(step, rank)})
+        return sorted({save.key for save in self._key_dirs.at(*at)})
 
     def journal_path(self, at: LayerPlace) -> Path:
         """Return where the journal of one place lies, if it has one."""
@@ -673,7 +665,7 @@ class Run:
         directory = self._layer_dirs[at]
         if self._format is None:
             directory = directory / layout.TENSOR_DIR
-        gone = self.is_thinned(thinned.TENSORS, at.step, at.rank)
+        gone = self.is_thinned(thinned.TENSORS, at)
         return Locator(self.path, directory, gone=gone)
 
     def entries_named(self, at: LayerPlace, names: Iterable[str]) -> Iterator[Entry]:
@@ -706,18 +698,18 @@ class Run:
         """Return what was saved under `name` (None: all), by step, rank and micro-step."""
         found = []
         for at in sorted(self._key_dirs.at(step, rank, name)):
-            directory, place = self._key_dirs[at], (at.step, at.rank)
+            directory = self._key_dirs[at]
             if self._format is not None:
                 records = self._format.key_data(self.path, directory, at)
                 found.append(KeyDatum(*at, seq=None, records=records))
                 continue
-            ours, completed = bool(self.run_files), self.completed(*place)
+            ours, completed = bool(self.run_files), self.completed(at.step, at.rank)
             datum = read_key_datum(self.path, directory, at, ours=ours, completed=completed)
             unread = datum is not None and any(r.leaf.why is not None for r in datum.records)
-            if unread and self._is_thinned_by_now(thinned.KEY_DATA, *place):
+            if unread and self._is_thinned_by_now(thinned.KEY_DATA, at):
                 continue
             if datum is not None:
-                found.append(replace(datum, seq=None) if self.times_are_lost(*place) else datum)
+                found.append(replace(datum, seq=None) if self.times_are_lost(at) else datum)
         return sorted(found, key=lambda d: (d.step, d.rank, d.key, d.micro_step))
 
     def _files_of(self, rank: int) -> list[RunFile]:
@@ -772,13 +764,14 @@ class Run:
                 self._problem(Problem(file, why, *at))
             for beside, why in dump.unreadable:
                 self._problem(Problem(beside, why, *at, partial=True))
-            if at.phase in self._without_times(at.step, at.rank):
-                lines = [*map(foreign.with_changed_texts, lines)]
+            if at.phase in self._without_times(at):
+                for line in lines:
+                    line.values = foreign.with_changed_texts(line.values)
                 why = message("unread.no_journal", file=layout.DUMP_FILE)
                 self._problem(Problem(journal, why, *at, partial=True))
             return lines, dump.dialect
         except Exception as error:  # a file that is of no known form costs no other
-            if not self._is_thinned_by_now(thinned.LAYERS, at.step, at.rank):
+            if not self._is_thinned_by_now(thinned.LAYERS, at):
                 self._problem(Problem(read, layout.why_unread(error), *at))
             return [], OWN.name
 

@@ -306,7 +306,7 @@ class BufferPool:
 
     Args:
         budget: bytes of memory that free buffers and copies in use together may hold; copies in
-            use are bounded by whoever asks for them, free buffers are dropped to keep within it.
+            use are bounded by whoever takes them, free buffers are dropped to keep within it.
     """
 
     def __init__(self, budget: int) -> None:

@@ -177,7 +177,7 @@ class Thinning:
         beside = [
             self.root / own,
             reserve_of(self.root / own),
-            self.root / layout.findings_name(self.rank),
+            self.root / layout.lines_name(layout.FINDINGS, self.rank),
         ]
         beside += [self.root / layout.CONFIGURATIONS_FILE] * (self.rank == 0)
         fixed = sum(_blocks(path.stat().st_size) for path in beside if path.is_file())

@@ -273,6 +273,17 @@ def test_places_with_lines_in_another_order_are_counted(recorded, tmp_path, fold
     assert ways == {True: 4}
 
 
+def test_whole_numbers_that_differ_below_what_a_float_tells(recorded, tmp_path, folded, ways):
+    """A number of more than 64 bits is what its digits say."""
+    runs = [shutil.copytree(recorded[0], tmp_path / name) for name in "ab"]
+    for more, run in enumerate(runs):
+        kwargs = {"seed": {"type": "int", "value": 2**70 + more}}
+        edit(journals(run)[0], lambda lines, kwargs=kwargs: lines[0].update(input_kwargs=kwargs))
+    found = assert_same(*runs)
+    assert ways == {True: 4}
+    assert found.verdict.first_divergence.record.endswith(".input.seed")
+
+
 @pytest.mark.parametrize("options", [{"first_only": True}, {"steps": "1"}, {"include": "mlp"}])
 def test_parts_of_two_runs(recorded, folded, options):
     """What the caller left out is not counted."""

@@ -112,10 +112,7 @@ def test_an_array_without_an_end_is_refused_though_its_record_agrees(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *("run.json", "configurations.json", JOURNAL),
-        "data/loss/step0/rank0/micro_step0/loss.json",
-    ],
+    [*("run.json", "configurations.json", JOURNAL), "data/loss/step0/rank0/micro_step0/loss.json"],
 )
 def test_a_file_without_an_end_is_not_read(run, recorded, name, cli):
     """It is named, with its size and how much is read; the rest of the run is read."""

@@ -12,11 +12,7 @@ import pytest
 import xxhash
 
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, bytes_of_sketch
-from mindrlhf_msprobe.storage.arrays.npy import (
-    ArrayFileError,
-    float32_to_bfloat16_bits,
-    is_mapped,
-)
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, float32_to_bfloat16_bits, is_mapped
 from mindrlhf_msprobe.storage.arrays.sketches import (
     HEAD,
     MOST_OF_A_MASK_ROW,

@@ -21,13 +21,17 @@ from mindrlhf_msprobe import check_run, compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.engine.executor import Folding
 from mindrlhf_msprobe.log import logger
-from mindrlhf_msprobe.storage.columns import export
-from mindrlhf_msprobe.storage.columns.copies import CopiedColumns, copied_columns
-from mindrlhf_msprobe.storage.columns.export import copy_of_rank, export_run
+from mindrlhf_msprobe.storage.columns import copies
+from mindrlhf_msprobe.storage.columns.copies import (
+    CopiedColumns,
+    copied_columns,
+    copy_of_rank,
+    export_run,
+)
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.leaf_json import NON_FINITE_MARKS, STATISTICS
 from mindrlhf_msprobe.storage.columns.reading import columns_of, columns_of_journal
-from mindrlhf_msprobe.storage.place import LayerPlace
+from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 
 FIELDS = ("type", "dtype", "shape", *STATISTICS, "nan_count", "inf_count", "fingerprint", "md5")
 MORE = ("value", "data_name", "whole", "error")
@@ -65,7 +69,7 @@ def told(path: Path) -> list[object]:
     run = open_run(path)
     found: list[object] = [check_run(path).findings]
     for step, rank in sorted(run.places):
-        for phase in run.phases_at(step, rank):
+        for phase in run.phases_at(StepPlace(step, rank)):
             columns = columns_of(run, LayerPlace(phase, step, rank))
             found += [entry.records for entry in columns.entries()]
     return [*found, sorted(problem.said.code for problem in run.problems)]
@@ -205,7 +209,7 @@ def test_columns_are_read_and_no_journal(runs, monkeypatch):
     read = []
     monkeypatch.setattr(Run, "journal", lambda self, *at: read.append(at))
     run = open_run(runs[0])
-    for phase in run.phases_at(0, 0):
+    for phase in run.phases_at(StepPlace(0, 0)):
         columns = columns_of(run, LayerPlace(phase, 0, 0))
         assert isinstance(columns, CopiedColumns)
         assert sum(len(entry.records) for entry in columns.entries()) == len(columns.values)
@@ -344,7 +348,7 @@ def test_a_killed_run_is_exported_as_far_as_it_is_whole(tmp_path):
 
 def test_a_large_run_is_copied_when_it_ends(tmp_path, monkeypatch):
     """Not a small one, nor where it is switched off."""
-    monkeypatch.setattr(export, "_WORTH", 1000)
+    monkeypatch.setattr(copies, "_WORTH", 1000)
     for name, columns in (("on", True), ("off", False)):
         recording = Recording(tmp_path / name, columns=columns)
         with recording.phase("actor_update"):
@@ -370,7 +374,7 @@ def test_a_resumed_or_overwritten_run_has_no_old_columns(tmp_path, existing):
 
 
 def test_a_copy_that_cannot_be_written_costs_nothing(tmp_path, monkeypatch, warnings):
-    monkeypatch.setattr(export, "_WORTH", 0)
+    monkeypatch.setattr(copies, "_WORTH", 0)
     root = tmp_path / "run"
     record_training(root, steps=1)
     (root / "columns.rank0.parquet").unlink(missing_ok=True)
@@ -424,3 +428,28 @@ def test_the_command_says_what_it_wrote(recorded, tmp_path, capsys):
     assert not said["left_out"]
     assert main(["export", str(recorded / "A"), "-o", str(tmp_path / "out")]) == 0
     assert "2 files" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_columns_have_the_names_and_values_of_the_records(recorded, tmp_path, damaged):
+    """Whether they are read of a whole journal, or of what is left of a damaged one."""
+    run = shutil.copytree(recorded / "A", tmp_path / "run")
+    journal = run / "actor_update/step0/rank0/records.jsonl"
+    first, *rest = journal.read_bytes().splitlines(keepends=True)
+    line = json.loads(first)
+    value = {"type": "int", "value": 3}
+    line["input_kwargs"] = {"masks": [{"left.0": value}, None, value], "mask": value}
+    journal.write_bytes(json.dumps(line).encode() + b"\n" + b"".join(rest) + b"{}\n" * damaged)
+    opened = open_run(run)
+    columns = columns_of(opened, LayerPlace("actor_update", 0, 0))
+    assert (columns.objects is not None) == damaged
+    views = {entry.name: entry for entry in columns.entries()}
+    for entry in opened.entries("actor_update", 0, 0):
+        view = views[entry.name]
+        names = {view.record_name(io, path): dict(leaf) for io, path, leaf in view.records}
+        records = {record.name: record.leaf.to_json() for record in entry.records}
+        for found in (names, records):  # of null nothing is read of a whole journal
+            found.pop(f"{view.name}.input.masks.1", None)
+        assert names == records
+        assert all(view.argument(one.io, one.path) == one.argument for one in entry.records)
+        assert view.stack == entry.stack

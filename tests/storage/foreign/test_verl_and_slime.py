@@ -11,6 +11,7 @@ from helpers.msadapter import DUMPS
 
 from mindrlhf_msprobe import check_run, compare_runs, open_run
 from mindrlhf_msprobe.errors import RunError
+from mindrlhf_msprobe.storage.place import StepPlace
 
 DUMP = DUMPS / "perceptron" / "step0" / "rank"
 CHANGED = "Module.fc2.Conv1D.forward.0"
@@ -58,7 +59,7 @@ def dump(root: Path, directories, changed: str = "") -> Path:
 @pytest.mark.parametrize("layout", ALL.values(), ids=ALL)
 def test_phases_and_steps_are_read(tmp_path, layout):
     run = open_run(dump(tmp_path, layout))
-    assert {(p, s) for s in run.steps for p in run.phases_at(s, 0)} == {*layout.values()}
+    assert {(p, s) for s in run.steps for p in run.phases_at(StepPlace(s, 0))} == {*layout.values()}
     assert run.ranks == [0]
     assert run.problems == []
     assert all([*run.entries(phase, step, 0)] for phase, step in layout.values())
@@ -113,7 +114,9 @@ def test_a_reward_model_stands_before_the_update(tmp_path):
 
 def test_one_phase_of_a_step_is_a_run_too(tmp_path):
     root = dump(tmp_path, VERL)
-    assert open_run(root / "step_1").phases_at(0, 0) == open_run(root).phases_at(1, 0)
+    assert open_run(root / "step_1").phases_at(StepPlace(0, 0)) == open_run(root).phases_at(
+        StepPlace(1, 0)
+    )
     assert open_run(root / "step_1" / "ref_compute_log_prob").phases == [
         "reference_compute_log_prob"
     ]

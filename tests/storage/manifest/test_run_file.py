@@ -20,8 +20,8 @@ from mindrlhf_msprobe.storage.manifest.manifest import (
     Checkpoint,
     FirstEntry,
     Generated,
-    Grafted,
     Networks,
+    Replaced,
     StepStates,
 )
 from mindrlhf_msprobe.storage.manifest.run_file import (
@@ -93,7 +93,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for steps in (value, value + 9):
             writer.note(Checkpoint("actor", f"of_attempt_{value}.ckpt", steps))
         graft = {"from": "run_a", "what": ["output"], "entries": ["Cell.a.Dense"], "put_in": value}
-        writer.note(Grafted([{**graft, "left_out": [{"reason": "shape", "records": 2}]}]))
+        writer.note(
+            Replaced("grafted", [{**graft, "left_out": [{"reason": "shape", "records": 2}]}])
+        )
         writer.note(StepStates({"numpy_state": [[value, "0123abcd"]]}))
         writer.manifest.note_graph_gaps("actor", {"cell": message("coverage.dtype", dtype="Int4")})
         writer.end_step(value, {message("lost.tensor"): 1})

@@ -16,6 +16,7 @@ from helpers.runs import MSPROBE_DATA, PHASES, record_data, record_training
 from mindrlhf_msprobe.common.message import as_message
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Problem, open_run
 
 
@@ -495,8 +496,8 @@ def test_what_may_not_be_read_is_a_problem_and_the_rest_is_read(unprivileged, na
     (problem,) = run.problems
     found = (problem.phase, problem.step, problem.rank, problem.key_data, problem.key)
     assert found == place
-    assert problem.concerns(0, 0)
-    assert problem.concerns(1, 0) == (place[1] is None)
+    assert problem.concerns(StepPlace(0, 0))
+    assert problem.concerns(StepPlace(1, 0)) == (place[1] is None)
     assert run.places == {(0, 0), (1, 0)}
     assert run.entries("critic_update")
     assert str(problem).count(str(problem.path)) == 1

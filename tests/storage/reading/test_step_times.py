@@ -9,7 +9,7 @@ import pytest
 from helpers.runs import record_training
 
 from mindrlhf_msprobe.storage.arrays import bounds
-from mindrlhf_msprobe.storage.layout import timeline_name
+from mindrlhf_msprobe.storage.layout import TIMELINE, lines_name
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.step_lines import (
     PhaseTime,
@@ -66,7 +66,7 @@ def test_a_step_that_ran_again_has_its_last_times(root):
     time_lines(root, 0).append([{**LINE, "step": 5}])
     assert run.timeline(5).step == 5
     assert run.timed_steps() == [0, 1, 5]
-    (root / timeline_name(0)).unlink()  # overwritten by another job
+    (root / lines_name(TIMELINE, 0)).unlink()  # overwritten by another job
     time_lines(root, 0).append([{**LINE, "step": 6}])
     assert run.timeline(6).step == 6
 
@@ -74,7 +74,7 @@ def test_a_step_that_ran_again_has_its_last_times(root):
 def test_a_long_run_is_read_with_little_memory(tmp_path):
     """100 000 steps: one line is held at a time."""
     phases = [dict(PHASE) for _ in range(6)]
-    with open(tmp_path / timeline_name(0), "w") as file:
+    with open(tmp_path / lines_name(TIMELINE, 0), "w") as file:
         for step in range(100_000):
             file.write(json.dumps({**LINE, "step": step, "phases": phases}) + "\n")
     timeline = time_lines(tmp_path, 0)
@@ -107,7 +107,7 @@ HOSTILE = {
 def test_a_line_that_is_none_of_ours_is_a_problem(root, line):
     """None, and which line it is; other steps can be read."""
     lines = [json.dumps(one) + "\n" for one in (LINE, line, {**LINE, "step": 2})]
-    (root / timeline_name(0)).write_text("".join(lines))
+    (root / lines_name(TIMELINE, 0)).write_text("".join(lines))
     run = open_run(root)
     assert run.timeline(1) is None
     (problem,) = run.problems
@@ -118,7 +118,7 @@ def test_a_line_that_is_none_of_ours_is_a_problem(root, line):
 
 def test_what_is_no_line_is_counted_and_half_a_line_is_none(root):
     """Bytes, other JSON, nested without end; a killed process leaves the half of one."""
-    path = root / timeline_name(0)
+    path = root / lines_name(TIMELINE, 0)
     nested = b'{"step": 4, "rank": ' + b"[" * 100_000 + b"}\n"
     time_lines(root, 0).append([LINE])
     path.write_bytes(b'\xff\x00\n[1]\n{"rank": 0}\n' + nested + path.read_bytes() + b'{"step": 3, ')
@@ -132,7 +132,7 @@ def test_what_is_no_line_is_counted_and_half_a_line_is_none(root):
 
 def test_a_line_or_a_file_without_end_is_not_read(root, monkeypatch):
     """Bounds that no run comes near."""
-    path = root / timeline_name(0)
+    path = root / lines_name(TIMELINE, 0)
     path.write_bytes(b'{"step": 1' + b" " * (5 << 20) + b"}\n")
     run = open_run(root)
     assert run.timeline(1) is None
@@ -169,5 +169,5 @@ def test_show_prints_how_long_phases_took(root, cli):
 
 def test_show_says_what_of_the_times_cannot_be_read(root, cli):
     """They are part of the run."""
-    (root / timeline_name(0)).write_text("?\n")
-    assert timeline_name(0) in cli("show", root, code=2).out
+    (root / lines_name(TIMELINE, 0)).write_text("?\n")
+    assert lines_name(TIMELINE, 0) in cli("show", root, code=2).out

@@ -22,6 +22,7 @@ from mindrlhf_msprobe import check_run, compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 from mindrlhf_msprobe.storage.manifest.thinned import KEY_DATA, LAYERS, TENSORS
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.inventory import inventory
 from mindrlhf_msprobe.storage.writing.directory import Removal
 from mindrlhf_msprobe.storage.writing.thinning import LAST, what_goes
@@ -115,12 +116,12 @@ def test_a_run_of_many_steps_stays_within_its_bound(tmp_path, task):
     listed = manifest(root)["thinned"]
     assert listed["layers"]
     for step in range(40):
-        there = run.phases_at(step, 0) == ["actor_update"]
-        assert there != run.is_thinned(LAYERS, step, 0)
+        there = run.phases_at(StepPlace(step, 0)) == ["actor_update"]
+        assert there != run.is_thinned(LAYERS, StepPlace(step, 0))
         assert (root / "actor_update" / f"step{step}").exists() == there
         for entry in run.entries(step=step):
             for one in entry.records:
-                if task == "tensor" and not run.is_thinned(TENSORS, step, 0):
+                if task == "tensor" and not run.is_thinned(TENSORS, StepPlace(step, 0)):
                     assert one.array().size
                 else:
                     assert (one.location, one.leaf.why) == (None, None)
@@ -300,9 +301,9 @@ def test_a_removal_that_was_cut_short_is_coverage_and_is_ended_later(
     assert on_disk(root) <= MB
     for step in range(60):
         directory = root / f"actor_update/step{step}/rank0"
-        if run.is_thinned(TENSORS, step, 0):
+        if run.is_thinned(TENSORS, StepPlace(step, 0)):
             assert not (directory / "dump_tensor_data").exists()
-        if run.is_thinned(LAYERS, step, 0):
+        if run.is_thinned(LAYERS, StepPlace(step, 0)):
             assert not directory.exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 from helpers.runs import Recording
 
 from mindrlhf_msprobe.storage import layout, step_lines
-from mindrlhf_msprobe.storage.layout import findings_name, timeline_name
+from mindrlhf_msprobe.storage.layout import FINDINGS, TIMELINE, lines_name
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.step_lines import finding_lines, time_lines
@@ -43,7 +43,7 @@ def test_a_further_attempt_keeps_the_times_before_its_first_step(tmp_path, begin
     """What is no whole line goes, too: half a line of a killed process would spoil the next."""
     for step in (0, 1, 2, 4):
         time_lines(tmp_path, 1).append([times_of(step, 1)])
-    path = tmp_path / timeline_name(1)
+    path = tmp_path / lines_name(TIMELINE, 1)
     with open(path, "ab") as file:
         file.write(b'{"step": 5, "ra')
     time_lines(tmp_path, 1).forget(begins)
@@ -78,9 +78,9 @@ def test_what_is_no_plain_file_is_left_alone_and_counted(tmp_path, put, existing
     lost = []
     if existing == "resume":
         a_run(root)
-        (root / timeline_name(0)).unlink()
+        (root / lines_name(TIMELINE, 0)).unlink()
     root.mkdir(exist_ok=True)
-    put(root / timeline_name(0), outside)
+    put(root / lines_name(TIMELINE, 0), outside)
     recording = Recording(root, existing=existing, step=7)
     recording.writer.background._fault = lambda what, error, count: lost.append(what.code)
     time_lines(root, 0).forget(0)
@@ -95,7 +95,7 @@ def test_what_is_no_plain_file_is_left_alone_and_counted(tmp_path, put, existing
     run = open_run(root)
     assert run.completed(8)
     assert run.timeline(8) is None
-    assert [problem.path.name for problem in run.problems] == [timeline_name(0)]
+    assert [problem.path.name for problem in run.problems] == [lines_name(TIMELINE, 0)]
 
 
 def test_a_line_that_does_not_fit_on_the_disk_leaves_no_half(tmp_path, monkeypatch):
@@ -118,10 +118,12 @@ def test_a_line_that_does_not_fit_on_the_disk_leaves_no_half(tmp_path, monkeypat
 
 def test_overwriting_removes_lines_beside_the_journals_and_merging_keeps_them(tmp_path):
     """Of every kind: each file belongs to the run of its rank."""
-    names = [layout.findings_name, layout.timeline_name, layout.benchmark_name]
-    names += [layout.opinions_name, layout.generators_name]
     roots = [a_run(tmp_path / f"node{rank}", rank) for rank in (0, 1)]
-    lines = {name(rank): f'{{"step": 0, "rank": {rank}}}\n' for name in names for rank in (0, 1)}
+    lines = {
+        layout.lines_name(kind, rank): f'{{"step": 0, "rank": {rank}}}\n'
+        for kind in layout.LINES
+        for rank in (0, 1)
+    }
     for name, line in lines.items():
         (roots["rank1" in name] / name).write_text(line)
     merged = merge_runs(roots, tmp_path / "merged")
@@ -135,15 +137,15 @@ def test_merging_attempts_of_a_rank_keeps_the_last_times_of_each_step(tmp_path):
     """In the order in which they ran; a merged run that is resumed leaves its inputs alone."""
     before, after = (a_run(tmp_path / name, steps=(step,)) for name, step in (("a", 0), ("b", 2)))
     time_lines(before, 0).append([times_of(2, seconds=9.0)])  # not recorded, but ended
-    with open(before / timeline_name(0), "ab") as file:
+    with open(before / lines_name(TIMELINE, 0), "ab") as file:
         file.write(b'{"step": 3')  # it was killed
-    inputs = [(root / timeline_name(0)).read_bytes() for root in (before, after)]
+    inputs = [(root / lines_name(TIMELINE, 0)).read_bytes() for root in (before, after)]
     merge_runs([after, before], tmp_path / "merged")
     run = open_run(tmp_path / "merged")
     assert run.timed_steps() == [0, 2]
     assert run.timeline(2).seconds == 1.5
     time_lines(tmp_path / "merged", 0).append([times_of(3)])
-    assert [(root / timeline_name(0)).read_bytes() for root in (before, after)] == inputs
+    assert [(root / lines_name(TIMELINE, 0)).read_bytes() for root in (before, after)] == inputs
 
 
 def a_finding(step, rank=0):
@@ -170,6 +172,6 @@ def test_a_further_attempt_keeps_what_was_found_before_its_first_step(tmp_path, 
 def test_lines_that_are_none_are_left_out(tmp_path):
     """A killed process leaves half a line; a file may hold anything."""
     finding_lines(tmp_path, 0).append([a_finding(3)])
-    path = tmp_path / findings_name(0)
+    path = tmp_path / lines_name(FINDINGS, 0)
     path.write_bytes(b'[1]\n{"step": "x"}\n\xff\n' + path.read_bytes() + b'{"step": 4, "ra')
     assert [one["step"] for one in finding_lines(tmp_path, 0).read()] == [3]

@@ -29,7 +29,6 @@ from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
 
 VARINT, BYTES = 0, 2
 _WINDOW = 1 << 16  # bytes read at once
-_LONGEST_VARINT = 10
 
 #: Field number, wire type, and a number (VARINT) or where the bytes begin and end (BYTES).
 Field = tuple[int, int, int, int]
@@ -86,7 +85,7 @@ class Wire:
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
         """Return a number and where it ends."""
-        most = min(end, at + _LONGEST_VARINT)
+        most = min(end, at + 10)
         held = self.read(at, most)
         value = 0
         for i, byte in enumerate(held):

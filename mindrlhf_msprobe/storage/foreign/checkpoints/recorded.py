@@ -9,10 +9,7 @@ from pathlib import Path
 
 from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.phases import phase_table
-from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
-    Checkpoint,
-    CheckpointError,
-)
+from mindrlhf_msprobe.storage.foreign.checkpoints.stored import Checkpoint, CheckpointError
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Record, network_name
@@ -79,9 +76,9 @@ def _held(run: Run, steps: Sequence[int]) -> _Roles:
     roles: _Roles = {}
     known = 0
     for step in steps:
-        for at in (LayerPlace(p, step, r) for r in run.ranks for p in run.phases):
-            if at.phase not in run.phases_at(step, at.rank):
-                continue
+        there = run.layer_places(step)
+        places = (LayerPlace(p, step, r) for r in run.ranks for p in run.phases)
+        for at in (at for at in places if at in there):
             config = run.config(at.rank)
             phase = (config.phase_table() if config else phase_table({})).get(at.phase)
             role = roles.setdefault(at.phase if phase is None else phase.role, {})

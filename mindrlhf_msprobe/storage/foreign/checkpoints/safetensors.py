@@ -31,7 +31,6 @@ from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
 
 INDEX_SUFFIX = ".safetensors.index.json"
 _LENGTH = struct.Struct("<Q")
-_SHOWN = 4  # names of parameters in a note
 _METADATA = "__metadata__"
 _MINDSPORE, _CRC, _PACKED = "ms", "crc_num", "Int4"
 _NUMBER = re.compile("[0-9]{1,10}")
@@ -202,7 +201,7 @@ def read_index(path: Path, root: Path) -> tuple[dict[str, StoredTensor], Message
 
 
 def _some(names: list[str]) -> dict[str, Any]:
-    return {"names": names[:_SHOWN], "count": len(names)}
+    return {"names": names[:4], "count": len(names)}  # names of parameters in a note
 
 
 def read_all(paths: list[Path]) -> tuple[dict[str, StoredTensor], dict[str, Path]]:

@@ -25,7 +25,6 @@ from mindrlhf_msprobe.storage.foreign.checkpoints.strategy import Cut, Strategy,
 _RANK = re.compile(r"rank_?([0-9]{1,6})")
 _SAVED_AT = re.compile(r"-([0-9]{1,9})_([0-9]{1,9})\.(?:ckpt|safetensors)")
 _SUFFIXES = (".ckpt", ".safetensors")
-_SHOWN = 4
 
 Ranks = Mapping[int, Mapping[str, StoredTensor]]
 
@@ -72,7 +71,7 @@ def files_of_ranks(directories: Mapping[int, Path]) -> tuple[dict[int, Path], Me
             match = _SAVED_AT.search(file.name)
             at = (int(match[1]), int(match[2])) if match else None
             if at is None or at in saved[rank]:
-                names = [path.name for path in files[:_SHOWN]]
+                names = [path.name for path in files[:4]]
                 path = str(directories[rank])
                 raise CheckpointError.saying("checkpoint.several", path=path, names=names)
             saved[rank][at] = file

@@ -24,7 +24,6 @@ from mindrlhf_msprobe.storage.foreign.checkpoints.mindspore_ckpt import BYTES, V
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError, DataFile
 
 _STAGE = re.compile(r"(?P<stage>[0-9]{1,6})-(?P<name>.+)", re.DOTALL)
-_MOST_DEVICES = 1 << 20
 _ALL = -1  # devices over which an optimizer cuts: as many as there are
 _MAP_FIELDS = ((1, VARINT), (2, BYTES), (3, BYTES))
 _ITEM = ((1, BYTES), (2, BYTES))
@@ -199,7 +198,7 @@ def _cut(
     numbers = [*devices, *named, *split, field, shards]
     if not all(type(n) is int for n in numbers) or not all(n > 0 for n in devices):
         return message("checkpoint.layout")
-    if math.prod(devices) > _MOST_DEVICES or not all(-1 <= n < len(devices) for n in named):
+    if math.prod(devices) > 1 << 20 or not all(-1 <= n < len(devices) for n in named):
         return message("checkpoint.layout")
     if any(split) or field:
         return message("checkpoint.uneven")

@@ -27,9 +27,7 @@ class InferWorker:
         sampling = self.grpo_config.generate_config.sampling_config
         self.inference_engine = LLM(model="", seed=0)
         self.sampling_params = SamplingParams(
-            temperature=sampling.temperature,
-            max_tokens=sampling.max_tokens,
-            stop_token_ids=[5],
+            temperature=sampling.temperature, max_tokens=sampling.max_tokens, stop_token_ids=[5]
         )
         executor = self.inference_engine.llm_engine.model_executor
         return executor.driver_worker.worker.model_runner.model.network
