@@ -80,7 +80,7 @@ class NotComputed(Shown):
         needed: whether an opinion is missed; see `CallOpinion`.
     """
 
-    shown = ("call", "cell", "calls", "entry", "needed", "why!s", "why_code=why")
+    _shown = ("call", "cell", "calls", "entry", "needed", "why!s", "why_code=why")
 
     call: str
     cell: str
@@ -213,7 +213,7 @@ class ReplayedOperators(Shown):
         file: the table that was written.
     """
 
-    shown = ("run", "file!s", "operators")
+    _shown = ("run", "file!s", "operators")
 
     run: str
     operators: tuple[ReplayedOperator, ...]

@@ -333,7 +333,7 @@ class Spread(Shown):
         non_finite: None where no element is NaN or infinite, but -inf of masks.
     """
 
-    shown = (
+    _shown = (
         *("place", "different", "compared", "max_abs_err", "max_rel_err", "factor"),
         *("layers?", "zero?", "non_finite?"),
     )
@@ -531,7 +531,7 @@ class RuleUse(Shown):
         passed: how many of them agree only because of it.
     """
 
-    shown = ("rule", "records", "passed", "codes=compared_by")
+    _shown = ("rule", "records", "passed", "codes=compared_by")
 
     compared_by: Messages
     records: int

@@ -74,7 +74,7 @@ class CheckFinding(Shown):
         followed_by: the later findings that follow from it.
     """
 
-    shown = (
+    _shown = (
         *("rule", "severity", "text", "code=said", "place", "times", "last_step", "ranks"),
         *("causes!s", "causes_codes=causes", "evidence", "next_step", "stack", "followed_by"),
     )
@@ -112,7 +112,7 @@ class NotChecked(Shown):
         failed: whether it raised an exception: then nothing says that a run is healthy.
     """
 
-    shown = ("rule", "why!s", "code=why")
+    _shown = ("rule", "why!s", "code=why")
 
     rule: str
     why: Message

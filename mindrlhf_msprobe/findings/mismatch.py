@@ -214,7 +214,7 @@ class Weight(Shown):
             where they do not.
     """
 
-    shown = (
+    _shown = (
         *("rollout", "training", "relative", "dtypes", "since", "stale", "rounded"),
         *("in_flight?", "lacks?", "moved?"),
     )

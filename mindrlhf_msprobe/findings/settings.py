@@ -156,7 +156,7 @@ class Preflight(Shown):
         unknown: what could not be compared, and why.
     """
 
-    shown = ("differences", "initial_weights=weights", "unknown", "unknown_codes=not_compared")
+    _shown = ("differences", "initial_weights=weights", "unknown", "unknown_codes=not_compared")
 
     differences: tuple[Difference, ...] = ()
     weights: tuple[Weights, ...] = ()

@@ -139,18 +139,14 @@ class Relation(Keyword):
 
 
 class Shown:
-    """What JSON holds.
+    """What JSON holds: what `_shown` names as `by_names` has it, else all fields."""
 
-    Attributes:
-        shown: what of it, as `by_names` has it; nothing: all fields, under their names.
-    """
-
-    shown: ClassVar[tuple[str, ...]] = ()
+    _shown: ClassVar[tuple[str, ...]] = ()
     __slots__ = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return by_names(self, *self.shown) if self.shown else by_fields(self)
+        return by_names(self, *self._shown) if self._shown else by_fields(self)
 
 
 def by_fields(found: Any) -> dict[str, Any]:

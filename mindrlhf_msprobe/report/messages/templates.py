@@ -23,7 +23,6 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -117,9 +116,7 @@ class Speaker(string.Formatter):
         if condition := _CONDITION.match(spec):
             yes, no, *_ = [*alternatives(spec[condition.end() :]), ""]
             value = self._value(name, params, optional=True)
-            other = (
-                None if condition[2] is None else self._value(condition[2], params, optional=True)
-            )
+            other = self._value(condition[2], params, optional=True) if condition[2] else None
             return self.text(yes if _holds(condition[1], value, other) else no, params)
         value = self._value(name, params)
         mark, rest = spec[:1], spec[1:]
@@ -150,9 +147,12 @@ class Speaker(string.Formatter):
             return params[name]
         first = re.split(r"[.\[]", name, maxsplit=1)[0]
         if first in params:
-            with suppress(*[KeyError] * optional):  # a part that is not there
+            try:
                 return self.get_field(name, (), params)[0]
-            return None
+            except KeyError:
+                if optional:  # a part that is not there
+                    return None
+                raise
         piece = self._choices[first](**params) if first in self._choices else first
         if piece is None or (optional and piece not in self._pieces):
             return None if optional else ""
