@@ -25,7 +25,7 @@ def _export(arguments: argparse.Namespace) -> Answer:
     from pathlib import Path
 
     from mindrlhf_msprobe.common.printable import size
-    from mindrlhf_msprobe.storage.columns.copies import export_run
+    from mindrlhf_msprobe.storage.columns.export import export_run
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
     refuse_empty(arguments.path, arguments.output_path)

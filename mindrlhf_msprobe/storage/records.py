@@ -191,7 +191,7 @@ class Record:
 
             array, dtype = pt.open_pt(self.location)
         elif not path.endswith(".npy") and ".json#" in os.path.basename(path):
-            from mindrlhf_msprobe.storage.foreign.hyper_rl import open_rows
+            from mindrlhf_msprobe.storage.arrays.rollout_json import open_rows
 
             array = open_rows(path)
             dtype = dtype_name(array.dtype)

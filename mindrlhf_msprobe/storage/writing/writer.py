@@ -455,7 +455,7 @@ class RunWriter:
 
         def copy_journals() -> None:
             if self._copies:
-                from mindrlhf_msprobe.storage.columns.copies import copy_of_rank
+                from mindrlhf_msprobe.storage.columns.export import copy_of_rank
 
                 copy_of_rank(self.root, self.rank)
 

@@ -21,13 +21,9 @@ from mindrlhf_msprobe import check_run, compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.engine.executor import Folding
 from mindrlhf_msprobe.log import logger
-from mindrlhf_msprobe.storage.columns import copies
-from mindrlhf_msprobe.storage.columns.copies import (
-    CopiedColumns,
-    copied_columns,
-    copy_of_rank,
-    export_run,
-)
+from mindrlhf_msprobe.storage.columns import export
+from mindrlhf_msprobe.storage.columns.copies import CopiedColumns, copied_columns
+from mindrlhf_msprobe.storage.columns.export import copy_of_rank, export_run
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.leaf_json import NON_FINITE_MARKS, STATISTICS
 from mindrlhf_msprobe.storage.columns.reading import columns_of, columns_of_journal
@@ -348,7 +344,7 @@ def test_a_killed_run_is_exported_as_far_as_it_is_whole(tmp_path):
 
 def test_a_large_run_is_copied_when_it_ends(tmp_path, monkeypatch):
     """Not a small one, nor where it is switched off."""
-    monkeypatch.setattr(copies, "_WORTH", 1000)
+    monkeypatch.setattr(export, "_WORTH", 1000)
     for name, columns in (("on", True), ("off", False)):
         recording = Recording(tmp_path / name, columns=columns)
         with recording.phase("actor_update"):
@@ -374,7 +370,7 @@ def test_a_resumed_or_overwritten_run_has_no_old_columns(tmp_path, existing):
 
 
 def test_a_copy_that_cannot_be_written_costs_nothing(tmp_path, monkeypatch, warnings):
-    monkeypatch.setattr(copies, "_WORTH", 0)
+    monkeypatch.setattr(export, "_WORTH", 0)
     root = tmp_path / "run"
     record_training(root, steps=1)
     (root / "columns.rank0.parquet").unlink(missing_ok=True)
