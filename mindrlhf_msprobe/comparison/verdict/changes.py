@@ -146,7 +146,8 @@ def rotary_bases(a: np.ndarray, b: np.ndarray) -> Change | None:
         a, b: [positions, size of a head] or [samples, positions, size of a head].
     """
     for function in (np.cos, np.sin):
-        x, y = _Table.read(a, function), _Table.read(b, function)
+        x = _Table.read(a, function)
+        y = None if x is None else _Table.read(b, function)
         if x is None or y is None:
             continue
         apart = x.error(y.base) > _UNLIKE * x.error(x.base) + _EXACT
@@ -178,11 +179,12 @@ class _Table:
         if table.shape[1] % 2:
             return None
         rows = table[:_MOST_ROWS].astype(np.float64)
-        if not (abs(rows[0] - function(np.zeros(1))) <= _NEAR_SHARE).all():
-            return None
-        half = rows.shape[1] // 2
+        half, positions = rows.shape[1] // 2, function(np.arange(len(rows)))
         # Two halves with the same angles, or every two neighbours.
         for angles in (rows[:, :half], rows[:, ::2]):
+            # Whatever the base, the first angle of a position is the position.
+            if not (abs(angles[:, 0] - positions) <= _NEAR_SHARE).all():
+                continue
             every = max(1, half // _MOST_COLUMNS)
             some = cls(angles[:, ::every], np.arange(0, half, every) / half, function)
             base = some.fit()
