@@ -31,6 +31,7 @@ class Where(Shown):
     Attributes:
         phase: None for key data.
         cause: what a comparison calls it.
+        entry, key: the entry of the record, or the name of key data.
     """
 
     step: int
@@ -38,13 +39,16 @@ class Where(Shown):
     phase: str | None
     record: str
     cause: str
+    entry: str | None = None
+    key: str | None = None
 
     @classmethod
     def of(cls, first: Divergence | None) -> Where | None:
         """Return the place of a first divergence; None of none."""
         if first is None:
             return None
-        return cls(first.step, first.rank, first.phase, first.record, first.cause.value)
+        place = (first.step, first.rank, first.phase, first.record)
+        return cls(*place, first.cause.value, first.entry, first.key)
 
 
 #: What the trainer hands to a network, or makes of what that returned.
@@ -58,6 +62,7 @@ class ProvenCause(Shown):
     Attributes:
         where: where it first differed.
         entries, what, phases, steps: what was put in, as `graft` has it; no steps: in all.
+        replaces: the names of values that were put in by `probe.replace` instead.
         explained: how many records behind it agree with A since.
         keys: key data that still differ: what the trainer computed before what was put in.
         reasons: what the comparison says of it.
@@ -68,6 +73,7 @@ class ProvenCause(Shown):
     what: tuple[str, ...]
     phases: tuple[str, ...]
     steps: tuple[int, ...] = ()
+    replaces: tuple[str, ...] = ()
     explained: int = 0
     keys: tuple[str, ...] = ()
     reasons: Messages = ()
@@ -90,6 +96,8 @@ class Round(Shown):
         different: how many records are not the same as A's.
         first: the first of them.
         put_in: of a graft, how many records were put in.
+        tried: of a graft, what was put in beside that of the rounds before, and what it explained.
+        tensors: of a graft, the run of which the tensors are.
     """
 
     kind: str
@@ -99,6 +107,8 @@ class Round(Shown):
     different: int = 0
     first: Where | None = None
     put_in: int | None = None
+    tried: ProvenCause | None = None
+    tensors: str | None = None
 
 
 @dataclass(frozen=True)
@@ -173,7 +183,8 @@ class Hunt:
     Attributes:
         settings: all that differs between good and bad.
         sets: the smallest sets that make the difference, each by itself.
-        commit: the first bad commit, with its subject; None where none was looked for.
+        commit: the first bad commit, with its subject; None where none was looked for, or found.
+        candidates: where it is one of several, those.
         why: why it could not be decided.
         rest_is_good: whether all the other differences together make none; None where there are
             none, or that is not known.
@@ -183,6 +194,7 @@ class Hunt:
     settings: tuple[Setting, ...]
     sets: tuple[tuple[Setting, ...], ...] = ()
     commit: Setting | None = None
+    candidates: tuple[Setting, ...] = ()
     trials: tuple[Trial, ...] = ()
     rest_is_good: bool | None = None
     why: Messages = ()

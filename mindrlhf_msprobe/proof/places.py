@@ -112,7 +112,8 @@ def places_of(layers: Comparison, tensors: Run, phases: Mapping[str, Phase]) -> 
     first = layers.verdict.first_divergence
     assert first is not None
     if first.cause in _NO_TENSOR:
-        raise NoPlaceError(message("proof.no_tensor", cause=first.cause.value, record=first.record))
+        cause = message(f"page.cause_{first.cause.value}")
+        raise NoPlaceError(message("proof.no_tensor", cause=cause, record=first.record))
     finding = next(filter(of_layers, disagreeing(layers)))
     entry, phase = finding.entry or "", finding.phase or ""
     if not entry.startswith("Cell."):

@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import NO_END, phases_of
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison
@@ -171,18 +171,26 @@ class _Rounds:
                 return self._end(self._partly(), why, remaining=where)
             self._put_in(place)
             trial = self._make("graft", number, self._settings(tensors))
-            put_in = _put_in(open_run(trial.run))
             after = self._compare(self._of.a, trial.run, f"graft{number}/comparison")
-            self._note("graft", trial, after, put_in)
             if after.verdict.status is Outcome.INCOMPARABLE:
+                self._note("graft", trial, after)
                 raise _UndecidedError(message("proof.incomparable"))
-            if place.entries and not put_in:
+            put_in = _put_in(open_run(trial.run)) if place.entries else None
+            explained = self._behind(first) - self._behind(after)
+            explained -= sum(cause.explained for cause in self._causes)
+            reasons = () if divergence is None else divergence.reasons
+            tried = ProvenCause(
+                *(where, place.entries, place.what, place.phases, place.steps),
+                replaces=(place.replaces,) if place.replaces else (),
+                explained=max(0, explained),
+                reasons=tuple(said for said in reasons if said.code != _LEFT_OUT),
+            )
+            of_graft = {"put_in": put_in, "tried": tried, "tensors": str(tensors.path)}
+            self._note("graft", trial, after, **of_graft)
+            if put_in == 0:
                 why = message("proof.not_put_in")
                 return self._end(self._partly(), why, remaining=where)
-            explained = self._behind(first) - self._behind(after)
-            reasons = () if divergence is None else divergence.reasons
-            reasons = tuple(said for said in reasons if said.code != _LEFT_OUT)
-            self._take_cause(where, reasons, place, explained)
+            self._take_cause(tried, place)
             current, run = after, trial.run
         raise AssertionError
 
@@ -220,7 +228,8 @@ class _Rounds:
                 return self._end(Conclusion.NO_PROOF, message("proof.keys_alone", keys=left))
             for key in left:
                 finding = next(f for f in disagreeing(last) if f.key == key)
-                where = Where(finding.step, finding.rank, None, finding.record, Cause.DATA.value)
+                place = (finding.step, finding.rank, None, finding.record)
+                where = Where(*place, Cause.DATA.value, key=key)
                 self._causes.append(ProvenCause(where, (), (), (), keys=(key,)))
         return self._end(Conclusion.PROVEN)
 
@@ -265,19 +274,16 @@ class _Rounds:
         entries = tuple(sorted(head for head in heads if without_layer(head) in kinds))
         return replace(place, entries=entries, phases=phases)
 
-    def _take_cause(self, where: Where, reasons: Messages, place: Place, explained: int) -> None:
+    def _take_cause(self, cause: ProvenCause, place: Place) -> None:
         """Note what a place explains, as a cause or as a part of one that is known.
 
         Key data that cannot be put in still differ in the trainer: what it makes of them, for one
         phase after another, is one cause.
         """
-        explained = max(0, explained - sum(cause.explained for cause in self._causes))
-        if not explained and place.what == _UPDATED:
+        if not cause.explained and place.what == _UPDATED:
             self._places.remove(place)  # the trainer writes the weights later
             self._given_up.append(place)
             return
-        parts = (place.entries, place.what, place.phases, place.steps, explained)
-        cause = ProvenCause(where, *parts, reasons=reasons)
         known = self._contained
         if known is None and place.of_trainer:
             known = next((c for c in self._causes if c.of_trainer), None)
@@ -388,17 +394,11 @@ class _Rounds:
             raise RunError.saying("proof.other_ranks", a=a, b=b)
         return compare_runs(a, b, output_path=path, tolerance=self._of.tolerance, include=include)
 
-    def _note(
-        self, kind: str, trial: MadeRun, result: Comparison, put_in: int | None = None
-    ) -> None:
-        counts = Where.of(result.verdict.first_divergence)
+    def _note(self, kind: str, trial: MadeRun, result: Comparison, **of_graft: Any) -> None:
+        first = Where.of(result.verdict.first_divergence)
         different = sum(1 for _ in disagreeing(result))
-        self._rounds.append(
-            Round(
-                *(kind, str(trial.directory), trial.seconds, trial.reused),
-                *(different, counts, put_in),
-            )
-        )
+        made = (kind, str(trial.directory), trial.seconds, trial.reused)
+        self._rounds.append(Round(*made, different, first, **of_graft))
 
     def _end(self, conclusion: Conclusion, *why: Message, remaining: Where | None = None) -> Proof:
         return Proof(
@@ -415,7 +415,7 @@ class _Rounds:
 
 def _joined(one: ProvenCause, other: ProvenCause) -> ProvenCause:
     """Return two causes as one."""
-    names = ("entries", "what", "phases", "steps")
+    names = ("entries", "what", "phases", "steps", "replaces")
     both: Any = {n: tuple(dict.fromkeys([*getattr(one, n), *getattr(other, n)])) for n in names}
     return replace(one, explained=one.explained + other.explained, **both)
 
