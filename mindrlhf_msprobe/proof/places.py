@@ -114,7 +114,8 @@ def places_of(layers: Comparison, tensors: Run, phases: Mapping[str, Phase]) -> 
     if first.cause in _NO_TENSOR:
         cause = message(f"page.cause_{first.cause.value}")
         raise NoPlaceError(message("proof.no_tensor", cause=cause, record=first.record))
-    finding = next(filter(of_layers, disagreeing(layers)))
+    at = (first.step, first.rank, first.phase, first.record)  # findings go through rank by rank
+    finding = next(f for f in disagreeing(layers) if (f.step, f.rank, f.phase, f.record) == at)
     entry, phase = finding.entry or "", finding.phase or ""
     if not entry.startswith("Cell."):
         raise NoPlaceError(message("proof.no_cell", entry=entry))

@@ -196,7 +196,8 @@ class _Rounds:
 
     def _layers(self, run: Path, current: Comparison) -> Comparison:
         """Return what a comparison says of the cells' records alone: where they differ, and why."""
-        if of_layers(next(disagreeing(current))):
+        first = current.verdict.first_divergence
+        if first is not None and first.key is None:
             return current
         return self._compare(self._of.a, run, None, include=_CELLS)
 
@@ -267,7 +268,7 @@ class _Rounds:
         phases = tuple(dict.fromkeys(name for one in (*before, place) for name in one.phases))
         heads = {
             head_of(entry.name)
-            for at in tensors.layer_places(rank=tensors.ranks[0])
+            for at in tensors.layer_places()
             if at.phase in phases
             for entry in tensors.each_entry(*at)
         }
@@ -432,7 +433,7 @@ def _of_network(place: Place, tensors: Run) -> Place:
         return place
     heads = {
         head_of(entry.name)
-        for at in tensors.layer_places(rank=tensors.ranks[0])
+        for at in tensors.layer_places()
         if at.phase in place.phases
         for entry in tensors.each_entry(*at)
         if any(record.io == "parameters" for record in entry.records)

@@ -147,12 +147,13 @@ class Grafts:
         recorder.phases.graft(self)
 
     def _check(self, wanted: Wanted) -> None:
-        """Refuse what cannot be put in."""
+        """Refuse what cannot be put in; what another rank recorded is put in there alone."""
         run, rank = wanted.run, self._rank
         missing, names = set(wanted.entries), set()
-        places = [at for at in run.layer_places(rank=rank) if wanted.is_at(at.step, at.phase)]
-        if not places:
+        places = [at for at in run.layer_places() if wanted.is_at(at.step, at.phase)]
+        if rank not in run.ranks or not places:
             raise RunError.saying("error.graft_no_layers", path=run.path, rank=rank)
+        places.sort(key=lambda at: at.rank != rank)
         for at in places:
             for entry in run.each_entry(*at):
                 records = *wanted.records_of(entry), *wanted.records_of(entry, updated=True)
@@ -183,13 +184,14 @@ class Grafts:
         """
         found = PhaseGraft(self, opening)
         for number, wanted in enumerate(self._wanted):
-            if not wanted.is_at(step, phase.name):
+            at = LayerPlace(phase.name, step, self._rank)
+            recorded = wanted.run.layer_places(step, self._rank)
+            if not wanted.is_at(step, phase.name) or at not in recorded:
                 continue
             from mindrlhf_msprobe.capture.graph.watched import graph_mode
 
             if graph_mode():
                 raise UsageError.saying("error.graft_in_graph_mode", phase=phase.name)
-            at = LayerPlace(phase.name, step, self._rank)
             ended = -1
             for entry in wanted.run.entries_named(at, wanted.cells):
                 ended = max(ended, entry.seq)
