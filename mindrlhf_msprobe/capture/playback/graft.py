@@ -424,29 +424,19 @@ class PhaseGraft:
         return None
 
 
-class _Instead(nn.Cell):
-    """Returns a tensor in the place of another, to which the gradient goes on as it comes."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        super().__init__(auto_prefix=False)
-        self._tensor = tensor
-
-    def construct(self, own: Tensor) -> Tensor:
-        """Return the other one."""
-        return self._tensor
-
-    def bprop(self, own: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
-        """Return the gradient as it arrives."""
-        return (dout,)
-
-
 def _instead(own: Tensor, tensor: Tensor) -> Tensor:
-    """Return a tensor with other elements in the place of one, in the same graph of gradients."""
+    """Return a tensor with other elements in the place of one, in the same graph of gradients.
+
+    The gradient goes on to the own one as it comes. (A cell with a bprop would do that more
+    plainly, but not where gradients come of `loss.backward()`.)
+    """
     if not has_gradient_graph(own) and not isinstance(own, Parameter):
         return tensor
+    arrived: list[Tensor] = []
     with unseen():
-        replaced: Tensor = _Instead(tensor)(own)
-    return replaced
+        own = ops.HookBackward(lambda _: arrived.pop())(own)  # what comes of `where` is zero
+        replaced = ops.where(Tensor(True), tensor, own)
+        return ops.HookBackward(lambda gradients: arrived.append(gradients[0]))(replaced)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
