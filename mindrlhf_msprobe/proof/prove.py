@@ -169,6 +169,8 @@ class _Rounds:
             if place is None:
                 why = message("proof.still_there")
                 return self._end(self._partly(), why, remaining=where)
+            if place.entries and _is_compiled(open_run(self._of.b)):
+                return self._end(self._partly(), message("proof.compiled"), remaining=where)
             self._put_in(place)
             trial = self._make("graft", number, self._settings(tensors))
             after = self._compare(self._of.a, trial.run, f"graft{number}/comparison")
@@ -439,6 +441,14 @@ def _of_network(place: Place, tensors: Run) -> Place:
         if any(record.io == "parameters" for record in entry.records)
     }
     return replace(place, entries=tuple(sorted(heads)))
+
+
+def _is_compiled(run: Run) -> bool:
+    """Return whether graphs were compiled of a run's networks, into which nothing can be put."""
+    return any(
+        (file.device or {}).get("mode") == "graph" and (file.environment or {}).get("MS_JIT") != "0"
+        for file in run.run_files
+    )
 
 
 def _put_in(run: Run) -> int:
