@@ -86,6 +86,9 @@ GRAFTED = {
     "updated_parameters": ("forward", "parameters"),
     "parameters_grad": ("parameters_grad", "parameters_grad"),
 }
+#: Likewise: all that a cell's own code makes, between the cells in it. It hands that to them, or
+#: returns it, forward and backward.
+CODE = "code"
 #: What the keys of a graft are called in msprobe's section `load`.
 _OF_LOAD = {"path": "from", "modules": "entries", "step": "steps", "rank": "ranks"}
 
@@ -308,7 +311,7 @@ def _graft(name: str, given: Any) -> dict[str, Any]:
 
 
 def _what(name: str, value: Any) -> tuple[str, ...]:
-    return _some_of(*GRAFTED)(name, [value] if isinstance(value, str) else value)
+    return _some_of(*GRAFTED, CODE)(name, [value] if isinstance(value, str) else value)
 
 
 def _entries(name: str, value: Any) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -50,6 +51,10 @@ class Where(Shown):
         place = (first.step, first.rank, first.phase, first.record)
         return cls(*place, first.cause.value, first.entry, first.key)
 
+    def is_at(self, other: Where | None) -> bool:
+        """Return whether it is the same record, whatever it is called the cause of."""
+        return other is not None and replace(self, cause=other.cause) == other
+
 
 #: What the trainer hands to a network, or makes of what that returned.
 OF_TRAINER = frozenset({"input", "gradient"})
@@ -66,6 +71,8 @@ class ProvenCause(Shown):
         explained: how many records behind it agree with A since.
         keys: key data that still differ: what the trainer computed before what was put in.
         reasons: what the comparison says of it.
+        between: of a cell's own code, the cells between which it first computed something else;
+            "" for its own beginning or end.
     """
 
     where: Where
@@ -77,6 +84,7 @@ class ProvenCause(Shown):
     explained: int = 0
     keys: tuple[str, ...] = ()
     reasons: Messages = ()
+    between: tuple[str, ...] = ()
 
     @property
     def of_trainer(self) -> bool:
@@ -107,7 +115,7 @@ class Round(Shown):
     different: int = 0
     first: Where | None = None
     put_in: int | None = None
-    tried: ProvenCause | None = None
+    tried: tuple[ProvenCause, ...] = ()
     tensors: str | None = None
 
 

@@ -7,33 +7,30 @@ A's tensors there, all that is recorded behind it agrees.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.config import NO_END, phases_of
+from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.config import NO_END, ProbeConfig, phases_of
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison
 from mindrlhf_msprobe.findings.proof import Conclusion, Proof, ProvenCause, Round, Where
 from mindrlhf_msprobe.findings.words import Cause, Outcome, Status
 from mindrlhf_msprobe.phases import REPLACED
 from mindrlhf_msprobe.proof.places import (
-    OF_A_CELL,
     NoPlaceError,
     Place,
     disagreeing,
-    head_of,
     of_layers,
     places_of,
-    without_layer,
 )
 from mindrlhf_msprobe.proof.trials import MadeRun, TrialError, Trials, takes
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
+from mindrlhf_msprobe.storage.manifest.run_file import Changed
+from mindrlhf_msprobe.storage.reading.estimate import estimate
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 
 if TYPE_CHECKING:
@@ -44,7 +41,6 @@ SIDE = "side"
 PROOF_FILE = "proof.json"
 _GIB = 1 << 30
 
-_UPDATED = ("updated_parameters",)
 #: Says that key data were left out of a comparison; what became of them is said apart.
 _LEFT_OUT = "explanation.left_out"
 #: The records of cells, by their names.
@@ -97,12 +93,53 @@ def prove(experiment: Experiment, progress: Progress = lambda kind, number: None
     return found
 
 
-class _UndecidedError(Exception):
-    """No experiment could be made, or none can be trusted."""
+@dataclass
+class _Tried:
+    """A place that A's tensors were put in at, and what the last round showed of it.
 
-    def __init__(self, why: Message) -> None:
-        super().__init__(why)
-        self.why = why
+    Attributes:
+        where, reasons: what the comparison said of it.
+        explained: how many records behind it agree since.
+        changed: what of it B computes otherwise, with all that is put in before it.
+    """
+
+    place: Place
+    where: Where
+    reasons: Messages
+    explained: int = 0
+    changed: Sequence[Changed] = ()
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether it was needed: what changed nothing was as good as not put in."""
+        return bool(self.changed) or self.place.replaces is not None
+
+    def cause(self, all_steps: Sequence[int]) -> ProvenCause:
+        """Return it as a cause: of all that was put in, what changed something."""
+        steps = [step for one in self.changed for step in one.steps]
+        within = tuple(step for step in all_steps if steps and min(steps) <= step <= max(steps))
+        whole, parts = self.whole, (("entries", "entry"), ("what", "what"), ("phases", "phase"))
+        changed: dict[str, Any] = {
+            name: tuple(
+                text
+                for text in getattr(whole, name)
+                if any(getattr(one, key) == text for one in self.changed)
+            )
+            for name, key in parts
+        }
+        return replace(whole, **changed, steps=() if len(within) == len(all_steps) else within)
+
+    @property
+    def whole(self) -> ProvenCause:
+        """All that was put in, needed or not."""
+        place = self.place
+        return ProvenCause(
+            *(self.where, place.entries, place.what, place.phases, place.steps),
+            replaces=(place.replaces,) if place.replaces else (),
+            explained=self.explained,
+            reasons=self.reasons,
+            between=place.between,
+        )
 
 
 class _Rounds:
@@ -113,10 +150,8 @@ class _Rounds:
         what = {name: _identity(run) for name, run in runs.items() if run is not None}
         self._trials = Trials(experiment.output, what, experiment.command, experiment.seconds)
         self._rounds: list[Round] = []
-        self._causes: list[ProvenCause] = []
-        self._places: list[Place] = []
-        self._given_up: list[Place] = []
-        self._contained: ProvenCause | None = None
+        self._tried: list[_Tried] = []
+        self._steps: Sequence[int] = ()
         self._evidence: list[Message] = []
         self._noise: Where | None = None
         self._shown: tuple[int, int] | None = None
@@ -132,69 +167,80 @@ class _Rounds:
         first = current.verdict.first_divergence
         self._first = Where.of(first)
         try:
-            tensors = self._tensors(current)
-            self._run_again(current)
-        except _UndecidedError as undecided:
-            return self._end(Conclusion.NO_PROOF, undecided.why)
-        if self._shown is not None and self._shown[0] < self._shown[1]:
-            return self._end(Conclusion.NOT_REPRODUCIBLE)
-        if first is not None:
-            self._evidence.append(message("proof.before", records=first.agreed_before))
-        if loosely := current.verdict.counts.get(Status.WITHIN_TOLERANCE.value, 0):
-            self._evidence.append(message("proof.loosely", records=loosely))
-        try:
+            tensors = self._tensors()
+            self._run_again()
+            if self._shown is not None and self._shown[0] < self._shown[1]:
+                return self._end(Conclusion.NOT_REPRODUCIBLE)
+            if first is not None:
+                self._evidence.append(message("proof.before", records=first.agreed_before))
+            if loosely := current.verdict.counts.get(Status.WITHIN_TOLERANCE.value, 0):
+                self._evidence.append(message("proof.loosely", records=loosely))
             return self._graft(current, tensors)
-        except _UndecidedError as undecided:
-            return self._end(Conclusion.NO_PROOF, undecided.why)
+        except TrialError as undecided:
+            return self._end(Conclusion.NO_PROOF, undecided.said)
 
     def _graft(self, current: Comparison, tensors: Run) -> Proof:
         """Put A's tensors in where cells first differ, and again where they then do."""
         phases = phases_of(tensors.config())
-        first, run = current, self._of.b
+        self._steps = tensors.steps
+        run = self._of.b
         for number in count(1):
             if not any(map(of_layers, disagreeing(current))):
-                return self._with_keys(first, current)
+                return self._with_keys(current)
             layers = self._layers(run, current)
             divergence = layers.verdict.first_divergence
             where = Where.of(divergence)
+            assert divergence is not None
             assert where is not None
+            first = Where.of(current.verdict.first_divergence) or where
+            if where.is_at(self._noise) or first.is_at(self._noise):
+                return self._end(self._partly(), message("proof.noise"), remaining=first)
             if number > self._of.rounds:
                 why = message("proof.rounds", rounds=self._of.rounds)
                 return self._end(self._partly(), why, remaining=where)
             try:
-                places = places_of(layers, tensors, phases)
+                places = self._replaced(current, tensors) or places_of(layers, tensors, phases)
             except NoPlaceError as nothing:
-                return self._end(self._partly(), nothing.why, remaining=where)
-            place = self._replaced_of(current, tensors) or self._next_of(places, tensors)
-            if place is None:
+                return self._end(self._partly(), nothing.said, remaining=where)
+            known = [one.place for one in self._tried]
+            reasons = tuple(said for said in divergence.reasons if said.code != _LEFT_OUT)
+            new = [_Tried(place, where, reasons) for place in places if place not in known]
+            if not new:
                 why = message("proof.still_there")
                 return self._end(self._partly(), why, remaining=where)
-            if place.entries and _is_compiled(open_run(self._of.b)):
+            if any(one.place.entries for one in new) and _is_compiled(open_run(self._of.b)):
                 return self._end(self._partly(), message("proof.compiled"), remaining=where)
-            self._put_in(place)
+            self._tried += new
             trial = self._make("graft", number, self._settings(tensors))
             after = self._compare(self._of.a, trial.run, f"graft{number}/comparison")
-            if after.verdict.status is Outcome.INCOMPARABLE:
-                self._note("graft", trial, after)
-                raise _UndecidedError(message("proof.incomparable"))
-            put_in = _put_in(open_run(trial.run)) if place.entries else None
-            explained = self._behind(first) - self._behind(after)
-            explained -= sum(cause.explained for cause in self._causes)
-            reasons = () if divergence is None else divergence.reasons
-            tried = ProvenCause(
-                *(where, place.entries, place.what, place.phases, place.steps),
-                replaces=(place.replaces,) if place.replaces else (),
-                explained=max(0, explained),
-                reasons=tuple(said for said in reasons if said.code != _LEFT_OUT),
-            )
+            put_in = self._read_notes(open_run(trial.run), new)
+            gone = sum(1 for _ in disagreeing(current)) - sum(1 for _ in disagreeing(after))
+            for one in new:
+                own = sum(changed.records or 0 for changed in one.changed)
+                one.explained = max(0, gone - own) if one.is_cause else 0
+            tried = tuple(one.whole for one in new)
             of_graft = {"put_in": put_in, "tried": tried, "tensors": str(tensors.path)}
             self._note("graft", trial, after, **of_graft)
+            if after.verdict.status is Outcome.INCOMPARABLE:
+                raise TrialError.saying("proof.incomparable")
             if put_in == 0:
                 why = message("proof.not_put_in")
                 return self._end(self._partly(), why, remaining=where)
-            self._take_cause(tried, place)
             current, run = after, trial.run
         raise AssertionError
+
+    def _read_notes(self, run: Run, new: Sequence[_Tried]) -> int | None:
+        """Take what each graft changed in a run; return how many records the new ones put in.
+
+        None where they are values that are replaced.
+        """
+        put_in = 0
+        grafted = [one for one in self._tried if one.place.entries]
+        for number, one in enumerate(grafted):
+            notes = [file.grafted[number] for file in run.run_files if file.grafted[number:]]
+            one.changed = [changed for note in notes for changed in note.changed]
+            put_in += sum(note.put_in or 0 for note in notes) if one in new else 0
+        return put_in if any(one.place.entries for one in new) else None
 
     def _layers(self, run: Path, current: Comparison) -> Comparison:
         """Return what a comparison says of the cells' records alone: where they differ, and why."""
@@ -203,116 +249,55 @@ class _Rounds:
             return current
         return self._compare(self._of.a, run, None, include=_CELLS)
 
-    def _replaced_of(self, current: Comparison, tensors: Run) -> Place | None:
+    def _replaced(self, current: Comparison, tensors: Run) -> list[Place]:
         """Return a value to be replaced that differs and has not been, if there is one."""
+        known = {one.place.replaces for one in self._tried}
         for finding in disagreeing(current):
-            name = (finding.key or "").removeprefix(f"{REPLACED}.")
-            if name != (finding.key or "") and finding.key in tensors.keys:
-                place = Place(replaces=name)
-                if place not in self._places:
-                    return place
-        return None
+            scope, _, name = (finding.key or "").partition(".")
+            if scope == REPLACED and name not in known and finding.key in tensors.keys:
+                return [Place(replaces=name)]
+        return []
 
-    def _with_keys(self, first: Comparison, last: Comparison) -> Proof:
+    def _with_keys(self, last: Comparison) -> Proof:
         """Conclude where all cells agree; key data may still differ, which cannot be put in.
 
         Where nothing of the trainer was put in, none of them changed what the networks computed:
         the trainer's own code computes each of them from what agrees.
         """
-        left = list(dict.fromkeys(f.key for f in disagreeing(last) if f.key is not None))
-        of_trainer = [cause for cause in self._causes if cause.of_trainer]
-        if left and of_trainer:
-            at = self._causes.index(of_trainer[0])
-            self._causes[at] = replace(of_trainer[0], keys=tuple(left))
-            if len(left) > 1:
-                return self._end(Conclusion.NOT_SEPARATED)
-        elif left:
-            if not any(map(of_layers, last.findings)) and not last.agreements:
-                return self._end(Conclusion.NO_PROOF, message("proof.keys_alone", keys=left))
-            for key in left:
-                finding = next(f for f in disagreeing(last) if f.key == key)
-                place = (finding.step, finding.rank, None, finding.record)
-                where = Where(*place, Cause.DATA.value, key=key)
-                self._causes.append(ProvenCause(where, (), (), (), keys=(key,)))
-        return self._end(Conclusion.PROVEN)
+        left = {f.key: f for f in reversed([*disagreeing(last)]) if f.key is not None}
+        if not left:
+            return self._end(Conclusion.PROVEN)
+        keys = tuple(reversed(left))
+        if any(cause.of_trainer for cause in self._causes()):
+            several = len(keys) > 1
+            return self._end(
+                Conclusion.NOT_SEPARATED if several else Conclusion.PROVEN, of_trainer=keys
+            )
+        if not any(map(of_layers, last.findings)) and not last.agreements:
+            return self._end(Conclusion.NO_PROOF, message("proof.keys_alone", keys=[*keys]))
+        computed = []
+        for key in keys:
+            found = left[key]
+            place = (found.step, found.rank, None, found.record)
+            where = Where(*place, Cause.DATA.value, key=key)
+            computed.append(ProvenCause(where, (), (), (), keys=(key,)))
+        return self._end(Conclusion.PROVEN, computed=computed)
 
-    def _next_of(self, places: Sequence[Place], tensors: Run) -> Place | None:
-        """Return the first place that has not been tried; None: all have."""
-        whole = [self._widened(_of_network(place, tensors), tensors) for place in places]
-        tried = [*self._places, *self._given_up]
-        return next((place for place in whole if place not in tried), None)
+    def _causes(self) -> list[ProvenCause]:
+        return [one.cause(self._steps) for one in self._tried if one.is_cause]
 
     def _partly(self) -> Conclusion:
         """Return what is concluded where something of the cells still differs."""
-        if any(cause.explained for cause in self._causes):
+        causes = self._causes()
+        if any(cause.explained for cause in causes):
             return Conclusion.NOT_ALONE
-        return Conclusion.NOT_THE_CAUSE if self._causes else Conclusion.NO_PROOF
-
-    def _behind(self, comparison: Comparison) -> int:
-        """Return how many records differ, but for those that are put in by now."""
-        return sum(
-            not any(place.holds(finding) for place in self._places)
-            for finding in disagreeing(comparison)
-        )
-
-    def _widened(self, place: Place, tensors: Run) -> Place:
-        """Return the same cell of all layers, where that of another layer was to blame before."""
-        kinds = {without_layer(head) for head in place.entries}
-        before = [
-            one
-            for one in self._places
-            if one.what == OF_A_CELL
-            and one.phases == place.phases
-            and kinds & {without_layer(head) for head in one.entries}
-        ]
-        if place.what != OF_A_CELL or not before:
-            return place
-        phases = tuple(dict.fromkeys(name for one in (*before, place) for name in one.phases))
-        heads = {
-            head_of(entry.name)
-            for at in tensors.layer_places()
-            if at.phase in phases
-            for entry in tensors.each_entry(*at)
-        }
-        entries = tuple(sorted(head for head in heads if without_layer(head) in kinds))
-        return replace(place, entries=entries, phases=phases)
-
-    def _take_cause(self, cause: ProvenCause, place: Place) -> None:
-        """Note what a place explains, as a cause or as a part of one that is known.
-
-        Key data that cannot be put in still differ in the trainer: what it makes of them, for one
-        phase after another, is one cause.
-        """
-        if not cause.explained and place.what == _UPDATED:
-            self._places.remove(place)  # the trainer writes the weights later
-            self._given_up.append(place)
-            return
-        known = self._contained
-        if known is None and place.of_trainer:
-            known = next((c for c in self._causes if c.of_trainer), None)
-            if known is not None:
-                self._causes.remove(known)
-                cause = _joined(known, cause)
-        if known is not None:  # it stays where it was found first
-            cause = replace(cause, where=known.where, reasons=known.reasons)
-        self._causes.append(cause)
-
-    def _put_in(self, place: Place) -> None:
-        """Take a place; those that it contains are given up, with the causes that they were."""
-        self._contained = None
-        for one in [*self._places]:
-            if place.contains(one):
-                self._places.remove(one)
-                for cause in [*self._causes]:
-                    if cause.what == one.what and {*one.entries} <= {*cause.entries}:
-                        self._contained = self._contained or cause
-                        self._causes.remove(cause)
-        self._places.append(place)
+        return Conclusion.NOT_THE_CAUSE if causes else Conclusion.NO_PROOF
 
     def _settings(self, tensors: Run) -> dict[str, Any]:
         path = str(tensors.path)
-        replaced = {place.replaces: path for place in self._places if place.replaces}
-        grafts = [place.settings(path) for place in self._places if place.entries]
+        places = [one.place for one in self._tried]
+        replaced = {place.replaces: path for place in places if place.replaces}
+        grafts = [place.settings(path) for place in places if place.entries]
         return {
             **({"graft": grafts} if grafts else {}),
             **({"replace": replaced} if replaced else {}),
@@ -320,9 +305,8 @@ class _Rounds:
 
     # --- the runs that are needed ----------------------------------------------------------------
 
-    def _tensors(self, comparison: Comparison) -> Run:
+    def _tensors(self) -> Run:
         """Return a run of A with elements: a given one, A itself, or one that is made now."""
-        first = comparison.verdict.first_divergence
         if self._of.tensors is not None:
             return self._same_as_a(self._of.tensors.absolute(), "tensors/comparison")
         a = open_run(self._of.a)
@@ -335,13 +319,13 @@ class _Rounds:
             "step_end": config.step_end if config else NO_END,
         }
         if not takes(self._of.command, SIDE):
-            raise _UndecidedError(
-                message("proof.needs_tensors", settings=_shown(settings), side=f"{{{SIDE}}}")
-            )
-        needed = _bytes_of(a, first.step if first else a.steps[0]) * len(a.steps)
+            shown = ", ".join(f"{k}: {v}" for k, v in settings.items() if v not in ([], NO_END))
+            raise TrialError.saying("proof.needs_tensors", settings=shown, side=f"{{{SIDE}}}")
+        wanted = replace(config or ProbeConfig(), task="tensor")
+        needed = estimate(a, wanted, steps=len(a.steps)).total
         if needed > self._of.gib * _GIB:
             gib = f"{needed / _GIB:.1f}"
-            raise _UndecidedError(message("proof.too_large", gib=gib, most=self._of.gib))
+            raise TrialError.saying("proof.too_large", gib=gib, most=self._of.gib)
         trial = self._make("tensors", 1, settings, side="a")
         run = self._same_as_a(trial.run, "tensors1/comparison")
         self._rounds.append(Round("tensors", str(trial.directory), trial.seconds, trial.reused))
@@ -352,12 +336,12 @@ class _Rounds:
         result = self._compare(self._of.a, path, output)
         if not result:
             self._noise = Where.of(result.verdict.first_divergence)
-            raise _UndecidedError(message("proof.a_differs", path=str(path)))
+            raise TrialError.saying("proof.a_differs", path=str(path))
         given = self._of.tensors is not None
         self._evidence.append(message("proof.tensors_same" if given else "proof.a_again"))
         return open_run(path)
 
-    def _run_again(self, comparison: Comparison) -> None:
+    def _run_again(self) -> None:
         """Run B as it is, and see whether it differs from A at the same place, as before."""
         shown = 1
         for number in range(1, self._of.again + 1):
@@ -372,18 +356,12 @@ class _Rounds:
             self._shown = shown, self._of.again + 1
             if self._noise is None:
                 self._evidence.append(message("proof.b_again", runs=self._of.again))
-        lasting = self._shown is not None and self._shown[0] == self._shown[1]
-        if lasting and self._noise is not None and self._noise == self._first:
-            raise _UndecidedError(message("proof.noise"))
 
     def _make(
         self, kind: str, number: int, settings: Mapping[str, Any], side: str = "b"
     ) -> MadeRun:
         self._progress(kind, number)
-        try:
-            return self._trials.make(f"{kind}{number}", settings, {SIDE: side})
-        except TrialError as error:
-            raise _UndecidedError(error.said) from None
+        return self._trials.make(f"{kind}{number}", settings, {SIDE: side})
 
     def _compare(
         self, a: Path, b: Path, output: str | None, include: Sequence[str] = ()
@@ -403,44 +381,34 @@ class _Rounds:
         made = (kind, str(trial.directory), trial.seconds, trial.reused)
         self._rounds.append(Round(*made, different, first, **of_graft))
 
-    def _end(self, conclusion: Conclusion, *why: Message, remaining: Where | None = None) -> Proof:
+    def _end(
+        self,
+        conclusion: Conclusion,
+        *why: Message,
+        remaining: Where | None = None,
+        of_trainer: tuple[str, ...] = (),
+        computed: Sequence[ProvenCause] = (),
+    ) -> Proof:
+        """Return the proof.
+
+        Args:
+            of_trainer: key data that differ before what the trainer handed to a network.
+            computed: causes that were found without a tensor.
+        """
+        causes = [*self._causes(), *computed]
+        if of_trainer:
+            at = next(i for i, cause in enumerate(causes) if cause.of_trainer)
+            causes[at] = replace(causes[at], keys=of_trainer)
         return Proof(
             *(str(self._of.a), str(self._of.b), str(self._of.output), conclusion, why),
             first=self._first,
-            causes=tuple(self._causes),
+            causes=tuple(causes),
             rounds=tuple(self._rounds),
             remaining=remaining,
             noise=self._noise,
             shown=self._shown,
             evidence=tuple(self._evidence),
         )
-
-
-def _joined(one: ProvenCause, other: ProvenCause) -> ProvenCause:
-    """Return two causes as one."""
-    names = ("entries", "what", "phases", "steps", "replaces")
-    both: Any = {n: tuple(dict.fromkeys([*getattr(one, n), *getattr(other, n)])) for n in names}
-    return replace(one, explained=one.explained + other.explained, **both)
-
-
-def _identity(path: Path) -> str:
-    """Return which run lies at a path, also where another one was recorded there since."""
-    known = {f"{file.run_id} {len(file.attempts)}" for file in open_run(path).run_files}
-    return " ".join([str(path.resolve()), *sorted(known)])
-
-
-def _of_network(place: Place, tensors: Run) -> Place:
-    """Return a place of parameters with all cells that have some in its phases."""
-    if place.entries or place.replaces:
-        return place
-    heads = {
-        head_of(entry.name)
-        for at in tensors.layer_places()
-        if at.phase in place.phases
-        for entry in tensors.each_entry(*at)
-        if any(record.io == "parameters" for record in entry.records)
-    }
-    return replace(place, entries=tuple(sorted(heads)))
 
 
 def _is_compiled(run: Run) -> bool:
@@ -451,29 +419,7 @@ def _is_compiled(run: Run) -> bool:
     )
 
 
-def _put_in(run: Run) -> int:
-    """Return how many records were put in on all ranks by the graft that was given last."""
-    return sum(grafts[-1].put_in or 0 for file in run.run_files if (grafts := file.grafted))
-
-
-def _bytes_of(run: Run, step: int) -> int:
-    """Return how many bytes the tensors of one step take, with all ranks."""
-    return sum(
-        prod(record.leaf.shape) * _bytes_of_element(record.leaf.dtype)
-        for at in run.layer_places(step=step)
-        for entry in run.each_entry(*at)
-        for record in entry.records
-        if record.leaf.dtype is not None and record.leaf.shape is not None
-    )
-
-
-def _bytes_of_element(dtype: str) -> int:
-    """Return how many bytes an element takes, by its dtype's name: `Float32`, `Bool`."""
-    bits = re.search(r"\d+$", dtype)
-    return max(1, int(bits[0]) // 8) if bits else 1
-
-
-def _shown(settings: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name}: {value}" for name, value in settings.items() if value not in ([], NO_END)
-    )
+def _identity(path: Path) -> str:
+    """Return which run lies at a path, also where another one was recorded there since."""
+    known = {f"{file.run_id} {len(file.attempts)}" for file in open_run(path).run_files}
+    return " ".join([str(path.resolve()), *sorted(known)])

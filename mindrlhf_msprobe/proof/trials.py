@@ -27,7 +27,7 @@ _TAIL = 1 << 16
 
 
 class TrialError(MsprobeError):
-    """A command did not make the run that it was to make."""
+    """A command did not make the run that it was to make, or what it made cannot be trusted."""
 
 
 @dataclass(frozen=True)

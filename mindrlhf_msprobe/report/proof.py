@@ -19,6 +19,7 @@ from mindrlhf_msprobe.findings.proof import (
 )
 from mindrlhf_msprobe.report.answer import Lines, Rows, capped
 from mindrlhf_msprobe.report.messages import paragraph, say, text_of
+from mindrlhf_msprobe.storage.records import cell_name
 
 _MOST_ENTRIES = 4
 _MOST_TRIALS = 40
@@ -113,9 +114,16 @@ def _cause(number: int, cause: ProvenCause) -> Iterator[Any]:
     if cause.of_trainer and cause.keys:
         named = cause.keys
     shown = capped(named, _MOST_ENTRIES)
-    kind = say(f"page.cause_{cause.where.cause}")
-    yield say("proof.cause", number=number, cause=kind, entries=shown)
+    if cause.between:
+        cells = capped([*map(_cell_of, cause.entries)], _MOST_ENTRIES)
+        before, behind = cause.between
+        kind = cause.entries[0].rpartition(".")[2]
+        shown = [say("proof.code", **{"class": kind}, cells=cells, before=before, behind=behind)]
+    why = say(f"page.cause_{cause.where.cause}")
+    yield say("proof.cause", number=number, cause=why, entries=shown)
     details = [say("proof.first_at", where=where_text(cause.where)), paragraph(cause.reasons)]
+    if len(cause.entries) > 1 and not of_weights and not cause.of_trainer:
+        details.append(say("proof.of_each"))
     if cause.what or cause.replaces:
         details.append(say("proof.put_in", place=_what(cause)))
         details.append(say("proof.explained", records=cause.explained))
@@ -124,6 +132,11 @@ def _cause(number: int, cause: ProvenCause) -> Iterator[Any]:
     else:
         details.append(say("proof.by_itself", keys=[*cause.keys]))
     yield [line for line in details if line]
+
+
+def _cell_of(head: str) -> str:
+    """Return the cell in the name of its entries."""
+    return cell_name(f"{head}.forward.0")
 
 
 def _what(cause: ProvenCause, entries: Sequence[str] = ()) -> str:
@@ -146,10 +159,10 @@ def _round(one: Round) -> dict[str, Any]:
         "put_in": "" if one.put_in is None else str(one.put_in),
         "files": Path(one.path).name,
     }
-    if one.tried is not None:
-        shown["tried"] = _what(one.tried, one.tried.entries)
-        shown["explained"] = str(one.tried.explained)
-        shown["tensors"] = (one.tensors or "").removeprefix(f"{Path(one.path).parent}/")
+    if one.tensors is not None:
+        shown["tried"] = "; ".join(_what(cause, cause.entries) for cause in one.tried)
+        shown["explained"] = str(sum(cause.explained for cause in one.tried))
+        shown["tensors"] = one.tensors.removeprefix(f"{Path(one.path).parent}/")
     return shown
 
 

@@ -29,6 +29,8 @@ _ENTRY = re.compile(
     r"(?P<direction>forward|backward|parameters_grad)\.(?P<call>[0-9]{1,18})"
 )
 
+_CALL = re.compile(r"\.(?:forward|backward|parameters_grad)\.[0-9].*")
+
 #: The direction of an entry that holds gradients of parameters.
 PARAMETERS_GRAD = "parameters_grad"
 #: What stands for the cell in entries of an optimizer's state; a second one is `…_2`.
@@ -46,6 +48,11 @@ _EXACT_DTYPES = frozenset(
 def entry_name(cell: str, class_name: str, direction: str, call: int) -> str:
     """Return an entry's name, e.g. `Cell.model.norm.RMSNorm.forward.0`."""
     return f"Cell.{cell}.{class_name}.{direction}.{call}"
+
+
+def head_of(entry: str) -> str:
+    """Return what the names of all entries of a cell begin with, e.g. `Cell.model.norm.RMSNorm`."""
+    return _CALL.sub("", entry)
 
 
 def is_optimizer_state(cell: str) -> bool:

@@ -39,10 +39,13 @@ class Layer(nn.Cell):
         self.norm = nn.LayerNorm((WIDTH,))
         self.up = nn.Dense(WIDTH, 2 * WIDTH)
         self.down = nn.Dense(2 * WIDTH, WIDTH)
+        self.approximate = "none"
+        self.wrong_factor = False
 
     def construct(self, x: Tensor) -> Tensor:
         """Return x with what the layer adds."""
-        return x + self.down(ops.gelu(self.up(self.norm(x))))
+        added = self.down(ops.gelu(self.up(self.norm(x)), approximate=self.approximate))
+        return x * 1.001 + added if self.wrong_factor else x + added
 
 
 class Policy(nn.Cell):
@@ -53,6 +56,7 @@ class Policy(nn.Cell):
         self.embedding = nn.Embedding(VOCABULARY, WIDTH)
         self.layers = nn.CellList([Layer(), Layer(), Layer()])
         self.head = nn.Dense(WIDTH, VOCABULARY)
+        self.wrong_factor = False
         rng = np.random.default_rng(seed)
         for parameter in self.get_parameters():
             values = rng.normal(size=parameter.shape, scale=0.4)
@@ -63,7 +67,7 @@ class Policy(nn.Cell):
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)
-        return self.head(x)
+        return self.head(x * 1.001 if self.wrong_factor else x)
 
 
 class WrongGradient(nn.Cell):
@@ -84,24 +88,32 @@ def instead(cell: nn.Cell, change: Callable[..., Tensor]) -> None:
     cell.construct = lambda x: change(own, x)
 
 
-def plant(actor: Policy, rollout: Policy, faults: Collection[str]) -> None:
-    """Change the cells that faults name: `kernel:NAME`, `backward:NAME`, of the actor."""
-    cells = dict(actor.cells_and_names())
+def plant(actor: Policy, rollout: Policy, reference: Policy, faults: Collection[str]) -> None:
+    """Change what faults name: `KIND:NAME` a cell of the actor, or of the network of that role."""
+    of_kernels = {"kernel": actor, "rollout": rollout, "reference": reference}
     wrong = WrongGradient()
     for fault in faults:
         kind, _, name = fault.partition(":")
-        if kind == "kernel":
+        cells = dict(of_kernels.get(kind, actor).cells_and_names())
+        if kind in of_kernels:
             instead(cells[name], lambda own, x: own(x) * 1.001)
         elif kind == "backward":
             instead(cells[name], lambda own, x: own(wrong(x)))
+        elif kind == "gelu":
+            for layer in actor.layers:
+                layer.approximate = "tanh"
+        elif kind == "factor":
+            for cell in actor.layers if name == "layers" else [actor]:
+                cell.wrong_factor = True
         elif kind == "norms":
             for layer in actor.layers:
                 instead(layer.norm, lambda own, x: own(x) * 1.0005)
         elif kind == "weights":
             actor.head.bias.set_data(actor.head.bias + 0.01)
-        elif kind == "rollout":
-            own = dict(rollout.cells_and_names())[name]
-            instead(own, lambda own, x: own(x) * 1.001)
+        elif kind == "reference_weights":
+            reference.head.bias.set_data(reference.head.bias + 0.01)
+        elif kind == "doubled":  # the trainer halves it again
+            instead(actor.head, lambda own, x: own(x) * 2)
         elif kind == "sampler":
             instead(rollout.head, lambda own, x: own(x) * 0.5 + 0.1)
 
@@ -110,13 +122,20 @@ def train(config: dict[str, Any], faults: Collection[str] = ()) -> None:
     """Train for three steps, recorded as a section `msprobe_config` says."""
     ms.set_context(mode=ms.PYNATIVE_MODE)
     actor, rollout, reference = Policy(1), Policy(1), Policy(2)
-    plant(actor, rollout, faults)
-    rate = 0.011 if "rate" in faults else 0.01
-    optimizer = nn.Adam(actor.trainable_params(), rate)
+    plant(actor, rollout, reference, faults)
+    optimizer = nn.Adam(
+        actor.trainable_params(),
+        0.011 if "rate" in faults else 0.01,
+        eps=1e-6 if "epsilon" in faults else 1e-8,
+        weight_decay=0.01 if "decay" in faults else 0.0,
+    )
     noise = np.random.default_rng() if "noise" in faults else None
 
     def log_prob(network: Policy, tokens: Tensor) -> Tensor:
-        logits = ops.log_softmax(network(tokens[:, :-1]), -1)
+        logits = network(tokens[:, :-1])
+        if "doubled" in faults and network is actor:
+            logits = logits * 0.5
+        logits = ops.log_softmax(logits, -1)
         return ops.gather_elements(logits, 2, tokens[:, 1:].expand_dims(2)).squeeze(2)
 
     def loss_of(tokens: Tensor, advantages: Tensor) -> Tensor:
@@ -146,7 +165,9 @@ def train(config: dict[str, Any], faults: Collection[str] = ()) -> None:
             with probe.phase("reference_compute_log_prob"):
                 fixed = log_prob(reference, tokens)
             spread = Tensor(np.linspace(-1, 1, BATCH, dtype=np.float32)).expand_dims(1)
-            advantages = spread - 0.1 * (old - fixed)
+            rewards = 0.1 * (old - fixed) * (1.5 if "rewards" in faults else 1)
+            probe.save_data(rewards=rewards)
+            advantages = spread - rewards
             if noise is not None:
                 advantages += float(noise.normal(scale=0.1))
             advantages = advantages * 1.02 if "advantages" in faults else advantages
@@ -160,6 +181,8 @@ def train(config: dict[str, Any], faults: Collection[str] = ()) -> None:
                 if "clip" in faults:
                     gradients = tuple(gradient * 0.99 for gradient in gradients)
                 optimizer(gradients)
+            if "sync" in faults:
+                ops.assign(actor.head.bias, actor.head.bias + 0.001)
             probe.save_data(loss=loss)
             probe.step()
 

@@ -10,16 +10,20 @@ so that the cell explains all of the difference, or it does not. What is put in:
     parameters       parameters, when the phase opens
     updated_parameters  the same when the phase closes: as its role's phases behind it have them
     parameters_grad  gradients of parameters, of one backward pass
+    code             all that the cell's own code makes, between the cells in it: what it gives to
+                     them and what it returns, forward and backward
+
+Where this training computes the same bit for bit, nothing is put in: a graft that changed nothing
+is none, and each one that did computes by itself something else than A does.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mindspore import Parameter, Tensor, nn, ops
 
@@ -27,10 +31,10 @@ from mindrlhf_msprobe.capture.framework.hooks import unseen
 from mindrlhf_msprobe.capture.framework.private import has_gradient_graph
 from mindrlhf_msprobe.capture.operators.interception import not_intercepted
 from mindrlhf_msprobe.capture.playback.forms import tensor_of
-from mindrlhf_msprobe.capture.tensors.summary import is_sharded
+from mindrlhf_msprobe.capture.tensors.summary import is_sharded, to_host
 from mindrlhf_msprobe.capture.tensors.tree import fields_of
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.config import GRAFTED, ProbeConfig
+from mindrlhf_msprobe.config import CODE, GRAFTED, ProbeConfig
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
@@ -38,7 +42,7 @@ from mindrlhf_msprobe.storage.leaves import child_path
 from mindrlhf_msprobe.storage.manifest.notes import Grafted
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
-from mindrlhf_msprobe.storage.records import Entry, Record, network_name
+from mindrlhf_msprobe.storage.records import Entry, Record, head_of, network_name
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
 
 
 _UPDATED = "updated_parameters"
+_MADE = ("output", "parameters_grad")  # by a cell's own code, forward and backward
 
 
 @dataclass(frozen=True)
@@ -72,31 +77,41 @@ class Wanted:
     @property
     def cells(self) -> set[str]:
         """What the names of all its entries begin with."""
-        return {re.split(r"\.(?:forward|backward|parameters_grad)\.", t)[0] for t in self.entries}
+        return {*map(head_of, self.entries)}
 
-    def records_of(self, entry: Entry, *, updated: bool = False) -> Iterator[tuple[str, Record]]:
-        """Yield the records of an entry that are put in, each with the text that names it.
+    def records_of(self, entry: Entry, *, updated: bool = False) -> Iterator[_Named]:
+        """Yield the records of an entry that are put in.
 
         Args:
             updated: those of `updated_parameters` alone; else those of all others.
         """
-        direction = entry.direction
-        of = [what for what in self.what if (what == _UPDATED) is updated]
-        parts = {GRAFTED[what][1] for what in of if GRAFTED[what][0] == direction}
-        if not parts:
-            return
-        head, _, call = entry.name.rpartition(f".{direction}.")
-        for text in self.entries:
-            if text in (head, entry.name) or _forward_name(text) == f"{head}.forward.{call}":
-                yield from ((text, record) for record in entry.records if record.io in parts)
-            elif text.startswith(entry.name):
-                yield from ((text, record) for record in entry.records if record.name == text)
+        own, around = _names(entry.name), _names(entry.parent or "")
+        for record in entry.records:
+            for what in self.what:
+                if (what == _UPDATED) is not updated:
+                    continue
+                if what != CODE:
+                    names = own if GRAFTED[what] == (entry.direction, record.io) else ()
+                elif record.io == "input":
+                    names = around
+                else:
+                    names = own if record.io in _MADE else ()
+                named = {*names, record.name} if names else ()
+                yield from (_Named(text, what, record) for text in self.entries if text in named)
 
 
-def _forward_name(text: str) -> str:
-    """Return the forward entry of a call that is named by its backward entry."""
-    head, direction, call = text.rpartition(".backward.")
-    return f"{head}.forward.{call}" if direction else text
+class _Named(NamedTuple):
+    """A record that is put in, the entry of the configuration that names it, and as what."""
+
+    text: str
+    what: str
+    record: Record
+
+
+def _names(entry: str) -> tuple[str, ...]:
+    """Return what an entry is named by: its cell, and the call, by either direction."""
+    head, call = head_of(entry), entry.rpartition(".")[2]
+    return (head, entry, f"{head}.forward.{call}", f"{head}.backward.{call}") if entry else ()
 
 
 class Grafts:
@@ -134,8 +149,10 @@ class Grafts:
                 steps = ", ".join(map(str, one.steps))
                 raise RunError.saying("error.graft_outside", path=one.run.path, steps=steps)
             self._check(one)
-        #: Of each graft how many records were put in, and why others were not.
+        #: Of each graft how many records were put in, which of them this training computes
+        #: otherwise, by phase, cell and part, in which steps, and why others were not put in.
         self._put = [0] * len(self._wanted)
+        self._changed: list[dict[tuple[str, str, str], Counter[int]]] = [{} for _ in self._wanted]
         self._left: list[Counter[Message]] = [Counter() for _ in self._wanted]
 
     def record(self, recorder: Recorder) -> None:
@@ -157,14 +174,13 @@ class Grafts:
         for at in places:
             for entry in run.each_entry(*at):
                 records = *wanted.records_of(entry), *wanted.records_of(entry, updated=True)
-                for text, record in records:
+                for text, _, record in records:
                     if record.leaf.dtype is not None and record.location is None:
                         raise RunError.saying(
                             "error.graft_no_elements", path=run.path, record=record.name
                         )
                     missing.discard(text)
-                if missing:
-                    names.add(entry.name.rpartition(f".{entry.direction}.")[0])
+                names.add(head_of(entry.name))
             if not missing:
                 return
         text = min(missing)
@@ -182,7 +198,7 @@ class Grafts:
         Raises:
             UsageError: the network is compiled.
         """
-        found = PhaseGraft(self, opening)
+        found = PhaseGraft(self, phase.name, step, opening)
         for number, wanted in enumerate(self._wanted):
             at = LayerPlace(phase.name, step, self._rank)
             recorded = wanted.run.layer_places(step, self._rank)
@@ -195,8 +211,8 @@ class Grafts:
             ended = -1
             for entry in wanted.run.entries_named(at, wanted.cells):
                 ended = max(ended, entry.seq)
-                for _, record in wanted.records_of(entry):
-                    found.add(number, entry, record)
+                for named in wanted.records_of(entry):
+                    found.add(number, entry, named)
             if _UPDATED in wanted.what:
                 self._add_updated(found, number, at, ended)
         return found if found.records or found.updated else None
@@ -221,14 +237,17 @@ class Grafts:
                 if step > at.step or entry.seq > ended
             )
             for entry in sorted(behind, key=lambda entry: entry.seq):
-                for _, record in wanted.records_of(entry, updated=True):
-                    if record.leaf.dtype is not None:
-                        name = network_name(entry.cell, record.path)
-                        found.updated.setdefault(name, _Source(number, record))
+                for named in wanted.records_of(entry, updated=True):
+                    if named.record.leaf.dtype is not None:
+                        name = network_name(entry.cell, named.record.path)
+                        found.updated.setdefault(name, _Source(number, named))
 
-    def has_put(self, number: int) -> None:
-        """Count a record that was put in."""
-        self._put[number] += 1
+    def has_put(self, source: _Source, at: PhaseGraft, *, changed: bool) -> None:
+        """Count a record that was put in, and whether this training computes something else."""
+        self._put[source.number] += 1
+        if changed:
+            place = at.phase, head_of(source.named.text), source.named.what
+            self._changed[source.number].setdefault(place, Counter())[at.step] += 1
 
     def leave(self, number: int, why: Message) -> None:
         """Count a record that was not put in; say once why."""
@@ -244,9 +263,18 @@ class Grafts:
                 "what": list(wanted.what),
                 "entries": list(wanted.entries),
                 "put_in": put,
+                "changed": [
+                    {
+                        **dict(zip(("phase", "entry", "what"), place)),
+                        **{"records": steps.total(), "steps": [min(steps), max(steps)]},
+                    }
+                    for place, steps in changed.items()
+                ],
                 "left_out": [{**why.as_json(), "records": n} for why, n in left.items()],
             }
-            for wanted, put, left in zip(self._wanted, self._put, self._left)
+            for wanted, put, changed, left in zip(
+                self._wanted, self._put, self._changed, self._left
+            )
         ]
         if content and self._recorder is not None:
             self._recorder.note(Grafted(content))
@@ -257,7 +285,12 @@ class _Source:
     """A record that is put in: of which graft."""
 
     number: int
-    record: Record
+    named: _Named
+
+    @property
+    def record(self) -> Record:
+        """The record itself."""
+        return self.named.record
 
     def tensor(self) -> Tensor:
         """Return its tensor, in memory of its own.
@@ -273,6 +306,7 @@ class PhaseGraft:
     """What is put into one opening of a phase.
 
     Attributes:
+        phase, step, opening: of them.
         records: by their names, those that come while it is open.
         parameters: by their names in the network, those that are set when it opens.
         updated: likewise, when it closes.
@@ -280,6 +314,8 @@ class PhaseGraft:
     """
 
     grafts: Grafts
+    phase: str
+    step: int
     opening: int
     records: dict[str, _Source] = field(default_factory=dict)
     parameters: dict[str, _Source] = field(default_factory=dict)
@@ -288,11 +324,12 @@ class PhaseGraft:
     _parts: set[tuple[str, str]] = field(default_factory=set)
     _came: set[str] = field(default_factory=set)
 
-    def add(self, number: int, entry: Entry, record: Record) -> None:
-        """Take a record that is to be put in."""
-        if record.leaf.dtype is None:
+    def add(self, number: int, entry: Entry, named: _Named) -> None:
+        """Take a record that is to be put in; of several grafts that name it, for the first."""
+        record = named.record
+        if record.leaf.dtype is None or record.name in self.records:
             return  # it has no elements: None, a number, a text
-        self.records[record.name] = source = _Source(number, record)
+        self.records[record.name] = source = _Source(number, named)
         self.cells.add(entry.cell)
         self._parts.add((entry.name, record.io))
         if record.io == "parameters" and entry.opening <= self.opening:
@@ -351,7 +388,8 @@ class PhaseGraft:
             record: its name.
             beside: what of the gradient does not pass through the call, which is added.
         """
-        tensor = self._taken(self.records.get(record), gradient)
+        own = gradient if beside is None else gradient - beside
+        tensor = self._taken(self.records.get(record), own)
         return tensor if tensor is None or beside is None else tensor + beside
 
     def behind(self, tensor: Tensor, record: str, beside: Callable[[], Any]) -> Tensor:
@@ -400,9 +438,9 @@ class PhaseGraft:
         return value
 
     def _taken(self, source: _Source | None, value: Tensor) -> Tensor | None:
-        """Return the tensor to put in, and count it; None where there is none, or it does not fit.
+        """Return the tensor to put in; None where there is none, it is the same, or does not fit.
 
-        What does not fit is counted, too.
+        What is the same and what does not fit is counted, too.
         """
         if source is None:
             return None
@@ -417,8 +455,9 @@ class PhaseGraft:
             self.grafts.leave(source.number, message("graft.unread", why=why))
             return None
         if (tensor.shape, tensor.dtype) == (value.shape, value.dtype):
-            self.grafts.has_put(source.number)
-            return tensor
+            is_same = to_host(value).array.tobytes() == to_host(tensor).array.tobytes()
+            self.grafts.has_put(source, self, changed=not is_same)
+            return None if is_same else tensor
         found, own = (f"{one.dtype} {list(one.shape)}" for one in (tensor, value))
         self.grafts.leave(source.number, message("graft.does_not_fit", found=found, own=own))
         return None

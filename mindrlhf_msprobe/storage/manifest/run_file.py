@@ -368,6 +368,16 @@ class Attempt(Settings):
         return (self.begins_with or 0) if done is None else done + 1
 
 
+class Changed(Part):
+    """What of a graft the run computes otherwise: a part of a cell in a phase, in which steps."""
+
+    phase = Key(_text)
+    entry = Key(_text)
+    what = Key(_text)
+    records = Key(_number)
+    steps = Key(_numbers)
+
+
 class Graft(Part):
     """What of another run was put in, in the place of this one's own; see config's `graft`."""
 
@@ -375,6 +385,7 @@ class Graft(Part):
     what = Key(_texts)
     entries = Key(_texts)
     put_in = Key(_number)
+    changed = Key(_parts(Changed))
     left_out = Key(_objects)
 
     @property

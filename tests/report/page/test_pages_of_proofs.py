@@ -29,7 +29,7 @@ def proof(tmp_path_factory):
     cause = ProvenCause(first, *parts, explained=12)
     tensors = Round("tensors", f"{root}/out/tensors1", 1.0, False)
     again = Round("again", f"{root}/out/again1", 1.0, False, 12, first)
-    of_graft = {"put_in": 3, "tried": cause, "tensors": f"{root}/out/tensors1/run"}
+    of_graft = {"put_in": 3, "tried": (cause,), "tensors": f"{root}/out/tensors1/run"}
     rounds = (tensors, again, Round("graft", f"{root}/out/graft1", 1.0, True, **of_graft))
     runs = (str(a), str(b))
     made = Proof(*runs, f"{root}/out", Conclusion.PROVEN, (), first, (cause,), rounds)
