@@ -20,18 +20,19 @@ is none, and each one that did computes by itself something else than A does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.framework.hooks import unseen
 from mindrlhf_msprobe.capture.framework.private import has_gradient_graph
 from mindrlhf_msprobe.capture.operators.interception import not_intercepted
 from mindrlhf_msprobe.capture.playback.forms import tensor_of
-from mindrlhf_msprobe.capture.tensors.summary import is_sharded, to_host
+from mindrlhf_msprobe.capture.tensors.summary import HostTensor, is_sharded, to_host
 from mindrlhf_msprobe.capture.tensors.tree import fields_of
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import CODE, GRAFTED, ProbeConfig
@@ -45,6 +46,7 @@ from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Entry, Record, head_of, network_name
 
 if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.pynative.gradients import GradientPlace
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
     from mindrlhf_msprobe.phases import Phase
 
@@ -90,12 +92,13 @@ class Wanted:
             for what in self.what:
                 if (what == _UPDATED) is not updated:
                     continue
+                names: tuple[str, ...] = ()
                 if what != CODE:
                     names = own if GRAFTED[what] == (entry.direction, record.io) else ()
+                elif record.io in _MADE:
+                    names = own if record.leaf.rounding is None else (*own, *around)
                 elif record.io == "input":
                     names = around
-                else:
-                    names = own if record.io in _MADE else ()
                 named = {*names, record.name} if names else ()
                 yield from (_Named(text, what, record) for text in self.entries if text in named)
 
@@ -292,6 +295,16 @@ class _Source:
         """The record itself."""
         return self.named.record
 
+    @property
+    def is_of_inner_cell(self) -> bool:
+        """Whether a cell computed it inside the one whose code is put in.
+
+        Those are gradients that are told apart from others beside them, up to a rounding. They are
+        put in where they agree, for that rounding depends on what the code adds.
+        """
+        inner = head_of(self.record.name) != head_of(self.named.text)
+        return inner and self.named.what == CODE and self.record.io == "output"
+
     def tensor(self) -> Tensor:
         """Return its tensor, in memory of its own.
 
@@ -381,28 +394,26 @@ class PhaseGraft:
             return self._replaced(output, f"{path}.0", kept)
         return tuple(self._replaced(item, f"{path}.{i}", kept) for i, item in enumerate(output))
 
-    def gradient(self, record: str, gradient: Tensor, beside: Tensor | None = None) -> Any:
+    def gradient(self, record: str, gradient: Tensor) -> Tensor | None:
         """Return what a gradient is replaced by, or None.
 
         Args:
             record: its name.
-            beside: what of the gradient does not pass through the call, which is added.
         """
-        own = gradient if beside is None else gradient - beside
-        tensor = self._taken(self.records.get(record), own)
-        return tensor if tensor is None or beside is None else tensor + beside
+        return self._taken(self.records.get(record), gradient)
 
-    def behind(self, tensor: Tensor, record: str, beside: Callable[[], Any]) -> Tensor:
-        """Return a tensor behind which the gradient of a record is put in; else the same.
-
-        Args:
-            beside: what of the gradient does not pass through the call, once it is known.
-        """
-        if record not in self.records:
+    def behind(self, tensor: Tensor, place: GradientPlace) -> Tensor:
+        """Return a tensor behind which the gradient of a record is put in; else the same."""
+        if place.path not in self.records:
             return tensor
 
-        def hook(gradients: tuple[Tensor, ...]) -> Any:
-            return self.gradient(record, gradients[0], beside())
+        def hook(gradients: tuple[Tensor, ...]) -> Tensor | None:
+            gradient, beside = gradients[0], place.beside
+            own = gradient if beside is None else gradient - beside
+            place.put_in = self.gradient(place.path, own)
+            if place.put_in is None or beside is None:
+                return place.put_in
+            return place.put_in + beside
 
         return ops.HookBackward(hook)(tensor)
 
@@ -455,12 +466,23 @@ class PhaseGraft:
             self.grafts.leave(source.number, message("graft.unread", why=why))
             return None
         if (tensor.shape, tensor.dtype) == (value.shape, value.dtype):
-            is_same = to_host(value).array.tobytes() == to_host(tensor).array.tobytes()
-            self.grafts.has_put(source, self, changed=not is_same)
+            own, other = to_host(value), to_host(tensor)
+            is_same = own.array.tobytes() == other.array.tobytes()
+            agrees = is_same or _within_rounding(own, other, source.record.leaf.rounding)
+            if not agrees and source.is_of_inner_cell:
+                return None  # its own fault stays
+            self.grafts.has_put(source, self, changed=not agrees)
             return None if is_same else tensor
-        found, own = (f"{one.dtype} {list(one.shape)}" for one in (tensor, value))
-        self.grafts.leave(source.number, message("graft.does_not_fit", found=found, own=own))
+        found, here = (f"{one.dtype} {list(one.shape)}" for one in (tensor, value))
+        self.grafts.leave(source.number, message("graft.does_not_fit", found=found, own=here))
         return None
+
+
+def _within_rounding(own: HostTensor, other: HostTensor, rounding: float | None) -> bool:
+    """Return whether two gradients agree as far as each is known."""
+    if rounding is None or not own.array.size:
+        return False
+    return bool(np.abs(own.values() - other.values()).max() <= 2 * rounding)
 
 
 def _instead(own: Tensor, tensor: Tensor) -> Tensor:

@@ -269,14 +269,15 @@ def _tapped(tensor: Tensor, show: Show | None) -> Tensor:
 
 
 @dataclass
-class _Place:
+class GradientPlace:
     """A tensor among the inputs or outputs of a cell, and where its gradient is written.
 
     Attributes:
         path: its record's path; of a tensor that was given several times, the first.
         leaves: the JSON leaves, one wherever it was given.
         after: the gradient at x'', if there was one.
-        beside: the same, as it came, where the gradient of the call is another run's.
+        beside: the same, as it came, where the gradient of the call may be another run's.
+        put_in: that one's, if it is.
         returned: whether the cell returned it as it was given.
         key: the tensor's id.
     """
@@ -286,6 +287,7 @@ class _Place:
     leaves: list[dict[str, Any]] = field(default_factory=list)
     after: Any = None
     beside: Tensor | None = None
+    put_in: Tensor | None = None
     returned: bool = False
     key: int = 0
 
@@ -336,8 +338,8 @@ class CallGradients:
         self._opening = call.opening
         self._line: JournalLine | None = None  # begun by its first gradient
         self._backlog = backlog
-        self._inputs: dict[int, _Place] = {}
-        self._parameters: dict[int, _Place] = {}
+        self._inputs: dict[int, GradientPlace] = {}
+        self._parameters: dict[int, GradientPlace] = {}
         self._due = 0  # gradients that are still to be written
         self._coming = 0  # and those that have not come yet
         self._recorded = True  # known when its first gradient comes
@@ -352,7 +354,7 @@ class CallGradients:
         """
         if not self._opening.selection.outputs:
             return None
-        places: dict[int, _Place] = {}
+        places: dict[int, GradientPlace] = {}
         self._values["output"] = self._places(list(args), "output", places)
         if kwargs:
             self._values["output_kwargs"] = self._places(kwargs, "output", places)
@@ -400,7 +402,7 @@ class CallGradients:
 
     def leave(self, results: list[Any]) -> None:
         """Tap the outputs of a cell that returned."""
-        outputs: dict[int, _Place] = {}
+        outputs: dict[int, GradientPlace] = {}
         self._values["input"] = self._places(results, "input", outputs)
         for key, place in self._inputs.items():
             output = outputs.pop(key, None)
@@ -436,7 +438,7 @@ class CallGradients:
             with self._opening.guard(observer.lost):
                 observer.gradients_ended(self._entry)
 
-    def _places(self, value: Any, io: str, places: dict[int, _Place]) -> Any:
+    def _places(self, value: Any, io: str, places: dict[int, GradientPlace]) -> Any:
         """Return a structure of leaves without gradients, and note those that may get one."""
 
         def note(tensor: Any, path: str) -> Any:
@@ -444,7 +446,7 @@ class CallGradients:
             is_given = self._taps.parameters and io == "output" and _is_trained(tensor)
             passes = _can_have_gradient(tensor) and not _is_kept(tensor, self._capture)
             if is_given or passes:
-                place = places.setdefault(id(tensor), _Place(tensor, path, key=id(tensor)))
+                place = places.setdefault(id(tensor), GradientPlace(tensor, path, key=id(tensor)))
                 place.leaves.append(leaf)
             return leaf
 
@@ -453,19 +455,19 @@ class CallGradients:
         )
         return describer.describe(value, f"{self._entry}.{io}")
 
-    def _tap_output(self, tensor: Tensor, place: _Place) -> None:
+    def _tap_output(self, tensor: Tensor, place: GradientPlace) -> None:
         self._due += 1
         self._coming += 1
         tapped = _tapped(tensor, self._shown(self._arrives, place))
         tensor.assign_value(self._grafted(tapped, place))
 
-    def _grafted(self, tensor: Tensor, place: _Place) -> Tensor:
+    def _grafted(self, tensor: Tensor, place: GradientPlace) -> Tensor:
         """Return a tapped tensor behind which another run's gradient is put in, if any is."""
         if (graft := self._opening.graft) is None:
             return tensor
-        return graft.behind(tensor, place.path, lambda: place.beside)
+        return graft.behind(tensor, place)
 
-    def _shown(self, take: Callable[[_Place, Tensor], None], place: _Place) -> Show:
+    def _shown(self, take: Callable[[GradientPlace, Tensor], None], place: GradientPlace) -> Show:
         def show(gradient: Tensor) -> None:
             def look() -> None:
                 with self._opening.guard("lost.gradient"):
@@ -496,7 +498,9 @@ class CallGradients:
 
         return show
 
-    def _tell(self, place: _Place, gradient: Tensor, *, of_input: bool, after: Any = None) -> None:
+    def _tell(
+        self, place: GradientPlace, gradient: Tensor, *, of_input: bool, after: Any = None
+    ) -> None:
         """Tell the observer of a gradient."""
         if (observer := self._opening.observer) is None:
             return
@@ -510,25 +514,27 @@ class CallGradients:
                 whole=place.returned,
             )
 
-    def _arrives(self, place: _Place, gradient: Tensor) -> None:
+    def _arrives(self, place: GradientPlace, gradient: Tensor) -> None:
         self._tell(place, gradient, of_input=False)
         if self._opening.selection.inputs:
             self._write(place, self._opening.entries.taken(gradient))
         else:
             self._wrote_one()
 
-    def _passes_by(self, place: _Place, gradient: Tensor) -> None:
+    def _passes_by(self, place: GradientPlace, gradient: Tensor) -> None:
         place.after = self._opening.entries.keep(gradient)
 
-    def _leaves(self, place: _Place, gradient: Tensor) -> None:
+    def _leaves(self, place: GradientPlace, gradient: Tensor) -> None:
         after, place.after = place.after, None
+        if place.put_in is not None:  # it is exact
+            gradient, after = place.put_in, None
         self._tell(place, gradient, of_input=True, after=after)
         if after is None:
             self._write(place, self._opening.entries.taken(gradient))
         else:  # None where the gradient beside it has overflowed
             self._write(place, *self._opening.entries.difference(gradient, after))
 
-    def _write(self, place: _Place, gradient: Any, rounding: float | None = None) -> None:
+    def _write(self, place: GradientPlace, gradient: Any, rounding: float | None = None) -> None:
         described = self._opening.describe(gradient, place.path)
         if gradient is None:  # there is one, but it cannot be known
             described["opaque"] = True
