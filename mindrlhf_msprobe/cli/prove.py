@@ -26,6 +26,7 @@ def add_parser(commands: Commands) -> None:
     prove.add_argument("--again", type=int, default=1, metavar="N")
     prove.add_argument("--rounds", type=int, default=8, metavar="N")
     prove.add_argument("--gib", type=float, default=20.0, metavar="GIB")
+    prove.add_argument("--html", metavar="FILE")
 
 
 def usage_of(name: str, what: str) -> str:
@@ -53,12 +54,15 @@ def end_on_sigterm() -> None:
 
 
 def _prove(arguments: argparse.Namespace) -> Answer:
+    from mindrlhf_msprobe.cli.report import check_page, page_line
     from mindrlhf_msprobe.proof.prove import Experiment, prove
     from mindrlhf_msprobe.report.proof import proof_lines
 
     refuse_empty(*arguments.runs, arguments.output_path)
+    check_page(arguments.html, arguments.runs)
     end_on_sigterm()
     a, b = map(Path, arguments.runs)
+    tolerance = tolerances_of(arguments)
     found = prove(
         Experiment(
             *(a, b, Path(arguments.output_path), arguments.arguments),
@@ -67,7 +71,14 @@ def _prove(arguments: argparse.Namespace) -> Answer:
             rounds=max(1, arguments.rounds),
             seconds=arguments.seconds,
             gib=arguments.gib,
-            tolerance=tolerances_of(arguments),
+            tolerance=tolerance,
         )
     )
-    return Answer(found.conclusion.exit_code, lambda: proof_lines(found), found.to_json)
+    page: list[str] = []
+    if arguments.html is not None:
+        from mindrlhf_msprobe.api import compare_runs
+
+        compared = compare_runs(a, b, tolerance=tolerance)
+        page = page_line(arguments.html, arguments.runs, compared, proof=found)
+    exit_code = found.conclusion.exit_code
+    return Answer(exit_code, lambda: [*proof_lines(found), *page], found.to_json)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.findings import Comparison
     from mindrlhf_msprobe.findings.health import CheckResult
     from mindrlhf_msprobe.findings.mismatch import Mismatches
+    from mindrlhf_msprobe.findings.proof import Proof
 
 
 def add_parser(commands: Commands) -> None:
@@ -146,12 +147,14 @@ def write_page(
     checks: Sequence[CheckResult] = (),
     tokenizer: str | None = None,
     mismatches: Sequence[Mismatches | Message] = (),
+    proof: Proof | None = None,
 ) -> int:
     """Write the page of what was found; return its size in bytes.
 
     Args:
         runs: the paths of A, and of B if it is another run.
         mismatches: training against inference of each run, or why there is nothing of it.
+        proof: what experiments proved of the comparison.
 
     Raises:
         RunError: the file cannot be written.
@@ -163,6 +166,6 @@ def write_page(
 
     decode = None if tokenizer is None else load_decoder(tokenizer)
     opened = tuple(open_run(run) for run in dict.fromkeys(runs))
-    shown = Shown(opened, comparison, tuple(checks), decode, tuple(mismatches))
+    shown = Shown(opened, comparison, tuple(checks), decode, tuple(mismatches), proof)
     with written(Output(Path(file), is_page), runs=runs) as (part,):
         return write_page(shown, part)

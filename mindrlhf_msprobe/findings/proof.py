@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -31,6 +32,7 @@ class Where(Shown):
     Attributes:
         phase: None for key data.
         cause: what a comparison calls it.
+        entry, key: the entry of the record, or the name of key data.
     """
 
     step: int
@@ -38,13 +40,20 @@ class Where(Shown):
     phase: str | None
     record: str
     cause: str
+    entry: str | None = None
+    key: str | None = None
 
     @classmethod
     def of(cls, first: Divergence | None) -> Where | None:
         """Return the place of a first divergence; None without one."""
         if first is None:
             return None
-        return cls(first.step, first.rank, first.phase, first.record, first.cause.value)
+        place = (first.step, first.rank, first.phase, first.record)
+        return cls(*place, first.cause.value, first.entry, first.key)
+
+    def is_at(self, other: Where | None) -> bool:
+        """Return whether it is the same record, whatever it is called the cause of."""
+        return other is not None and replace(self, cause=other.cause) == other
 
 
 #: What the trainer hands to a network, or makes of what that returned.
@@ -58,6 +67,7 @@ class ProvenCause(Shown):
     Attributes:
         where: where it first differed.
         entries, what, phases, steps: what was put in, as `graft` has it; no steps: in all.
+        replaces: the names of values that were put in by `probe.replace` instead.
         explained: how many records behind it agree with A since.
         keys: key data that still differ: what the trainer computed before what was put in.
         reasons: what the comparison says of it.
@@ -70,6 +80,7 @@ class ProvenCause(Shown):
     what: tuple[str, ...]
     phases: tuple[str, ...]
     steps: tuple[int, ...] = ()
+    replaces: tuple[str, ...] = ()
     explained: int = 0
     keys: tuple[str, ...] = ()
     reasons: Messages = ()
@@ -93,6 +104,8 @@ class Round(Shown):
         different: how many records are not the same as A's.
         first: the first of them.
         put_in: of a graft, how many records were put in.
+        tried: of a graft, what was put in beside that of the rounds before, and what it explained.
+        tensors: of a graft, the run of which the tensors are.
     """
 
     kind: str
@@ -102,6 +115,8 @@ class Round(Shown):
     different: int = 0
     first: Where | None = None
     put_in: int | None = None
+    tried: tuple[ProvenCause, ...] = ()
+    tensors: str | None = None
 
 
 @dataclass(frozen=True)
@@ -176,7 +191,8 @@ class Hunt:
     Attributes:
         settings: all that differs between good and bad.
         sets: the smallest sets that make the difference, each by itself.
-        commit: the first bad commit, with its subject; None where none was looked for.
+        commit: the first bad commit, with its subject; None where none was looked for, or found.
+        candidates: where it is one of several, those.
         why: why it could not be decided.
         rest_is_good: whether all the other differences together make none; None where there are
             none, or that is not known.
@@ -186,6 +202,7 @@ class Hunt:
     settings: tuple[Setting, ...]
     sets: tuple[tuple[Setting, ...], ...] = ()
     commit: Setting | None = None
+    candidates: tuple[Setting, ...] = ()
     trials: tuple[Trial, ...] = ()
     rest_is_good: bool | None = None
     why: Messages = ()

@@ -38,7 +38,6 @@ HUNT_FILE = "hunt.json"
 GOOD, BAD, UNDECIDED = "good", "bad", "undecided"
 _FIRST_BAD = "is the first bad commit"
 _MOST_SETS = 4
-_MOST_COMMITS = 16
 
 #: Is told the number of a trial that begins.
 Progress = Callable[[int], None]
@@ -146,7 +145,7 @@ class _Hunt:
             done = {self._items[i].pair for i in chosen if self._items[i].kind == "interpreter"}
             left = [i for i in left if i not in chosen and self._items[i].pair not in done]
         rest = None if not left else self._result(left) == GOOD
-        return self._end(sets=tuple(sets), rest=rest)
+        return self._end(sets=tuple(sets), rest_is_good=rest)
 
     def _refused(self) -> Message | None:
         """Return why nothing can be found: GOOD is not good, or BAD is not bad."""
@@ -179,7 +178,9 @@ class _Hunt:
             result, why = self._compared(trial.run, trial.directory / "comparison")
         except MsprobeError as error:
             why = error.said
-        names = (commit,) if commit else tuple(self._items[i].name for i in bad)
+        names = tuple(self._items[i].name for i in bad)
+        if commit:
+            names = (f"{commit[:12]} {_subject(commit)}",)
         path = str(self._trials.output / name)
         self._made.append(Trial(path, names, result, seconds, reused, why))
         return result
@@ -251,31 +252,28 @@ class _Hunt:
             done = git("bisect", "skip" if result == UNDECIDED else result, directory=tree)
         if _FIRST_BAD not in done.stdout:
             if left := re.findall(r"^[0-9a-f]{40}$", done.stdout, re.MULTILINE):
-                why = message("hunt.one_of", commits=left[:_MOST_COMMITS])
-            else:
-                why = message("hunt.git", why=(done.stdout + done.stderr).strip()[:300])
-            return self._end(why)
-        commit = done.stdout.partition(" ")[0].rpartition("\n")[2]
-        subject = git("log", "-1", "--format=%s", commit, directory=tree).stdout.strip()
-        found = Setting("commit", commit, None, subject)
-        return self._end(commit=found)
+                return self._end(message("hunt.one_of"), candidates=tuple(map(_as_setting, left)))
+            return self._end(message("hunt.git", why=(done.stdout + done.stderr).strip()[:300]))
+        return self._end(commit=_as_setting(done.stdout.partition(" ")[0].rpartition("\n")[2]))
 
     def _of_commit(self, commit: str, tree: Path) -> str:
         return self._judged([], f"commit-{commit[:12]}", tree / self._inside, commit)
 
-    def _end(
-        self,
-        *why: Message,
-        sets: tuple[tuple[Setting, ...], ...] = (),
-        rest: bool | None = None,
-        commit: Setting | None = None,
-    ) -> Hunt:
+    def _end(self, *why: Message, **found: Any) -> Hunt:
         settings = tuple(item.setting for item in self._items)
-        return Hunt(str(self._of.output), settings, sets, commit, tuple(self._made), rest, why)
+        return Hunt(str(self._of.output), settings, trials=tuple(self._made), why=why, **found)
 
 
 def _bad_is_not_bad(result: str) -> Message:
     return message("hunt.bad_is_not_bad", result=message(f"hunt.result_{result}"))
+
+
+def _subject(commit: str) -> str:
+    return git("log", "-1", "--format=%s", commit).stdout.strip()
+
+
+def _as_setting(commit: str) -> Setting:
+    return Setting("commit", commit, None, _subject(commit))
 
 
 def smallest(items: list[int], result: Callable[[Sequence[int]], str]) -> list[int]:

@@ -13,6 +13,7 @@ from dataclasses import field
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import CODE
 from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.findings import Comparison, Finding
@@ -81,12 +82,14 @@ def places_of(layers: Comparison, tensors: Run, phases: Mapping[str, Phase]) -> 
     """
     first = layers.verdict.first_divergence
     assert first is not None
-    finding = next(filter(of_layers, disagreeing(layers)))
+    at = (first.step, first.rank, first.phase, first.record)  # findings go through rank by rank
+    finding = next(f for f in disagreeing(layers) if (f.step, f.rank, f.phase, f.record) == at)
     name, phase = finding.entry or "", finding.phase or ""
     within = [*tensors.each_entry(*LayerPlace(phase, finding.step, finding.rank))]
     entry = next((one for one in within if one.name == name), None)
     if entry is None or first.cause in _NO_TENSOR:
-        raise NoPlaceError.saying("proof.no_tensor", cause=first.cause.value, record=first.record)
+        cause = message(f"page.cause_{first.cause.value}")
+        raise NoPlaceError.saying("proof.no_tensor", cause=cause, record=first.record)
     if not name.startswith("Cell."):
         raise NoPlaceError.saying("proof.no_cell", entry=name)
     role = phases[phase].role if phase in phases else None
@@ -157,7 +160,7 @@ def _heads(
     """Return the cells that some entries of phases are of, in the order in which they ran."""
     found = (
         head_of(entry.name)
-        for at in tensors.layer_places(rank=tensors.ranks[0])
+        for at in tensors.layer_places()
         if at.phase in phases
         for entry in tensors.each_entry(*at)
         if wanted(entry)

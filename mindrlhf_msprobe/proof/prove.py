@@ -118,19 +118,24 @@ class _Tried:
         """Return it as a cause: of all that was put in, what changed something."""
         steps = [step for one in self.changed for step in one.steps]
         within = tuple(step for step in all_steps if steps and min(steps) <= step <= max(steps))
-        place, parts = self.place, (("entries", "entry"), ("what", "what"), ("phases", "phase"))
-        changed = {
+        whole, parts = self.whole, (("entries", "entry"), ("what", "what"), ("phases", "phase"))
+        changed: dict[str, Any] = {
             name: tuple(
                 text
-                for text in getattr(place, name)
+                for text in getattr(whole, name)
                 if any(getattr(one, key) == text for one in self.changed)
             )
             for name, key in parts
         }
+        return replace(whole, **changed, steps=() if len(within) == len(all_steps) else within)
+
+    @property
+    def whole(self) -> ProvenCause:
+        """All that was put in, needed or not."""
+        place = self.place
         return ProvenCause(
-            self.where,
-            **changed,
-            steps=() if len(within) == len(all_steps) else within,
+            *(self.where, place.entries, place.what, place.phases, place.steps),
+            replaces=(place.replaces,) if place.replaces else (),
             explained=self.explained,
             reasons=self.reasons,
             between=place.between,
@@ -187,6 +192,9 @@ class _Rounds:
             where = Where.of(divergence)
             assert divergence is not None
             assert where is not None
+            first = Where.of(current.verdict.first_divergence) or where
+            if where.is_at(self._noise) or first.is_at(self._noise):
+                return self._end(self._partly(), message("proof.noise"), remaining=first)
             if number > self._of.rounds:
                 why = message("proof.rounds", rounds=self._of.rounds)
                 return self._end(self._partly(), why, remaining=where)
@@ -200,36 +208,44 @@ class _Rounds:
             if not new:
                 why = message("proof.still_there")
                 return self._end(self._partly(), why, remaining=where)
+            if any(one.place.entries for one in new) and _is_compiled(open_run(self._of.b)):
+                return self._end(self._partly(), message("proof.compiled"), remaining=where)
             self._tried += new
             trial = self._make("graft", number, self._settings(tensors))
             after = self._compare(self._of.a, trial.run, f"graft{number}/comparison")
             put_in = self._read_notes(open_run(trial.run), new)
-            self._note("graft", trial, after, put_in)
-            if after.verdict.status is Outcome.INCOMPARABLE:
-                raise TrialError.saying("proof.incomparable")
-            if any(one.place.entries for one in new) and not put_in:
-                why = message("proof.not_put_in")
-                return self._end(self._partly(), why, remaining=where)
             gone = sum(1 for _ in disagreeing(current)) - sum(1 for _ in disagreeing(after))
             for one in new:
                 own = sum(changed.records or 0 for changed in one.changed)
                 one.explained = max(0, gone - own) if one.is_cause else 0
+            tried = tuple(one.whole for one in new)
+            of_graft = {"put_in": put_in, "tried": tried, "tensors": str(tensors.path)}
+            self._note("graft", trial, after, **of_graft)
+            if after.verdict.status is Outcome.INCOMPARABLE:
+                raise TrialError.saying("proof.incomparable")
+            if put_in == 0:
+                why = message("proof.not_put_in")
+                return self._end(self._partly(), why, remaining=where)
             current, run = after, trial.run
         raise AssertionError
 
-    def _read_notes(self, run: Run, new: Sequence[_Tried]) -> int:
-        """Take what each graft changed in a run; return how many records the new ones put in."""
+    def _read_notes(self, run: Run, new: Sequence[_Tried]) -> int | None:
+        """Take what each graft changed in a run; return how many records the new ones put in.
+
+        None where they are values that are replaced.
+        """
         put_in = 0
         grafted = [one for one in self._tried if one.place.entries]
         for number, one in enumerate(grafted):
             notes = [file.grafted[number] for file in run.run_files if file.grafted[number:]]
             one.changed = [changed for note in notes for changed in note.changed]
             put_in += sum(note.put_in or 0 for note in notes) if one in new else 0
-        return put_in
+        return put_in if any(one.place.entries for one in new) else None
 
     def _layers(self, run: Path, current: Comparison) -> Comparison:
         """Return what a comparison says of the cells' records alone: where they differ, and why."""
-        if of_layers(next(disagreeing(current))):
+        first = current.verdict.first_divergence
+        if first is not None and first.key is None:
             return current
         return self._compare(self._of.a, run, None, include=_CELLS)
 
@@ -262,7 +278,8 @@ class _Rounds:
         computed = []
         for key in keys:
             found = left[key]
-            where = Where(found.step, found.rank, None, found.record, Cause.DATA.value)
+            place = (found.step, found.rank, None, found.record)
+            where = Where(*place, Cause.DATA.value, key=key)
             computed.append(ProvenCause(where, (), (), (), keys=(key,)))
         return self._end(Conclusion.PROVEN, computed=computed)
 
@@ -339,9 +356,6 @@ class _Rounds:
             self._shown = shown, self._of.again + 1
             if self._noise is None:
                 self._evidence.append(message("proof.b_again", runs=self._of.again))
-        lasting = self._shown is not None and self._shown[0] == self._shown[1]
-        if lasting and self._noise is not None and self._noise == self._first:
-            raise TrialError.saying("proof.noise")
 
     def _make(
         self, kind: str, number: int, settings: Mapping[str, Any], side: str = "b"
@@ -361,17 +375,11 @@ class _Rounds:
             raise RunError.saying("proof.other_ranks", a=a, b=b)
         return compare_runs(a, b, output_path=path, tolerance=self._of.tolerance, include=include)
 
-    def _note(
-        self, kind: str, trial: MadeRun, result: Comparison, put_in: int | None = None
-    ) -> None:
-        counts = Where.of(result.verdict.first_divergence)
+    def _note(self, kind: str, trial: MadeRun, result: Comparison, **of_graft: Any) -> None:
+        first = Where.of(result.verdict.first_divergence)
         different = sum(1 for _ in disagreeing(result))
-        self._rounds.append(
-            Round(
-                *(kind, str(trial.directory), trial.seconds, trial.reused),
-                *(different, counts, put_in),
-            )
-        )
+        made = (kind, str(trial.directory), trial.seconds, trial.reused)
+        self._rounds.append(Round(*made, different, first, **of_graft))
 
     def _end(
         self,
@@ -401,6 +409,14 @@ class _Rounds:
             shown=self._shown,
             evidence=tuple(self._evidence),
         )
+
+
+def _is_compiled(run: Run) -> bool:
+    """Return whether graphs were compiled of a run's networks, into which nothing can be put."""
+    return any(
+        (file.device or {}).get("mode") == "graph" and (file.environment or {}).get("MS_JIT") != "0"
+        for file in run.run_files
+    )
 
 
 def _identity(path: Path) -> str:

@@ -1,5 +1,7 @@
 """MindFormers' own Trainer in PyNative mode, unmodified, on the CPU: a Qwen3 of two layers."""
 
+import os
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from helpers.programs import read_json
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 from mindrlhf_msprobe import RunError, compare_checkpoints, compare_runs, open_run
+from mindrlhf_msprobe.findings.proof import Conclusion
+from mindrlhf_msprobe.proof.prove import Experiment, prove
 
 DRIVER = Path(__file__).parent / "drivers" / "mindformers_pynative.py"
 
@@ -121,6 +125,18 @@ def test_a_fault_is_named_by_its_cell(trained: Path) -> None:
     assert first is not None
     assert first.entry == "Cell.model.decoder.layers.1.mlp.MLP.forward.0"
     assert (first.step, first.cause.value) == (0, "computation")
+
+
+def test_a_fault_is_proven(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `loss.backward()` computes the gradients of can have another's output put in."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    monkeypatch.setenv("LOG_MF_PATH", str(tmp_path / "log"))
+    monkeypatch.chdir(tmp_path)
+    command = (sys.executable, *RUN, str(DRIVER), "faulty")
+    runs = (trained / "by_section", trained / "by_yaml")
+    found = prove(Experiment(*runs, tmp_path / "out", command, again=0))
+    assert found.conclusion is Conclusion.PROVEN, found
+    assert "Cell.model.decoder.layers.1.mlp.MLP" in found.causes[0].entries
 
 
 def test_a_recomputed_training_agrees_with_one_that_is_not(trained: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from mindrlhf_msprobe import UsageError
 from mindrlhf_msprobe.proof.differences import Files
 from mindrlhf_msprobe.proof.hunt import Search, hunt
+from mindrlhf_msprobe.report.answer import as_text
+from mindrlhf_msprobe.report.proof import hunt_lines
 
 #: A trainer without a network: what it saves depends on its settings and its environment.
 PROGRAM = """
@@ -115,26 +118,50 @@ def git(directory, *arguments):
     subprocess.run(["git", *who, *arguments], cwd=directory, check=True, capture_output=True)
 
 
-@pytest.mark.slow
-def test_the_first_bad_commit(tmp_path, monkeypatch):
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """Return a function that makes commits 0 to 6, of which 5 is the first bad one."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     repository = tmp_path / "repository"
     repository.mkdir()
     git(repository, "init", "-q", ".")
-    for number in range(7):
-        text = PROGRAM.replace("loss = 1.0", f"loss = {1.0 if number < 5 else 1.5}")
-        text += f"# change {number}\n" + ("sys.exit(3)\n" if number == 2 else "")
-        (repository / "trainer.py").write_text(text)
-        git(repository, "add", "-A")
-        git(repository, "commit", "-q", "-m", f"change {number}")
-    (repository / "mine.txt").write_text("not committed")
     monkeypatch.chdir(repository)
+
+    def commit(broken):
+        for number in range(7):
+            text = PROGRAM.replace("loss = 1.0", f"loss = {1.0 if number < 5 else 1.5}")
+            text += f"# change {number}\n" + ("sys.exit(3)\n" if number in broken else "")
+            (repository / "trainer.py").write_text(text)
+            git(repository, "add", "-A")
+            git(repository, "commit", "-q", "-m", f"change {number}")
+        return repository
+
+    return commit
+
+
+@pytest.mark.slow
+def test_the_first_bad_commit(repository, tmp_path):
+    repository = repository(broken=[2])
+    (repository / "mine.txt").write_text("not committed")
     found = hunt(Search([["HEAD~6", "HEAD"]], tmp_path / "out", [sys.executable, "trainer.py"]))
     assert found.found
     assert found.commit.bad == "change 5"
     assert (repository / "mine.txt").read_text() == "not committed"
     shown = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
     assert len(shown.stdout.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_commits_that_cannot_be_run_are_named_by_what_they_say(repository, tmp_path):
+    repository(broken=[3, 4])
+    found = hunt(Search([["HEAD~6", "HEAD"]], tmp_path / "out", [sys.executable, "trainer.py"]))
+    assert not found.found
+    assert {one.bad for one in found.candidates} == {"change 3", "change 4", "change 5"}
+    shown = as_text(hunt_lines(found))
+    for one in found.candidates:
+        assert f"{one.name}: {one.bad}" in shown
+    for number in (3, 4):
+        assert re.search(rf"\n  [0-9a-f]{{12}} change {number}: COMMAND failed", shown)
 
 
 _VALUES = st.one_of(st.integers(0, 3), st.sampled_from(["x", "y", None, True]))

@@ -17,6 +17,9 @@ from mindrlhf_msprobe import UsageError
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings.proof import Conclusion
 from mindrlhf_msprobe.proof.prove import Experiment, prove
+from mindrlhf_msprobe.report.answer import as_text
+from mindrlhf_msprobe.report.page.page import is_page
+from mindrlhf_msprobe.report.proof import proof_lines
 
 CELLS = {
     "embedding": "Embedding",
@@ -267,9 +270,24 @@ def test_what_cannot_be_used_is_refused(healthy, tmp_path):
 
 def test_the_answer_in_both_languages(healthy, tmp_path, command, cli):
     b = healthy / "loss"
+    page = tmp_path / "proof.html"
     options = ("--tensors", healthy / "tensors", "--again", 0, "-o", tmp_path / "out")
+    options += ("--html", page)
     shown = cli("prove", healthy / "a", b, *options, "--", *command(["loss"])).out
     assert "PROVEN" in shown
     assert "loss" in shown
     shown = cli("prove", healthy / "a", b, *options, "--lang", "zh", "--", *command(["loss"])).out
     assert "已证实" in shown
+    assert str(page) in shown
+    assert is_page(page)
+
+
+@pytest.mark.slow
+def test_a_value_that_is_replaced_is_named(tmp_path, command):
+    runs = [tmp_path / "a", tmp_path / "b"]
+    train({**CONFIG, "dump_path": str(runs[0]), "task": "tensor"}, ["replaces"])
+    run_with(["replaces", "advantages"], runs[1])
+    found = prove(Experiment(*runs, tmp_path / "out", command(["replaces", "advantages"])))
+    assert found.conclusion is Conclusion.PROVEN
+    assert [cause.replaces for cause in found.causes] == [("advantages",)]
+    assert "put in: advantages, by probe.replace" in as_text(proof_lines(found))

@@ -167,12 +167,13 @@ class Grafts:
         recorder.phases.graft(self)
 
     def _check(self, wanted: Wanted) -> None:
-        """Refuse what cannot be put in."""
+        """Refuse what cannot be put in; what another rank recorded is put in there alone."""
         run, rank = wanted.run, self._rank
         missing, names = set(wanted.entries), set()
-        places = [at for at in run.layer_places(rank=rank) if wanted.is_at(at.step, at.phase)]
-        if not places:
+        places = [at for at in run.layer_places() if wanted.is_at(at.step, at.phase)]
+        if rank not in run.ranks or not places:
             raise RunError.saying("error.graft_no_layers", path=run.path, rank=rank)
+        places.sort(key=lambda at: at.rank != rank)
         for at in places:
             for entry in run.each_entry(*at):
                 records = *wanted.records_of(entry), *wanted.records_of(entry, updated=True)
@@ -202,13 +203,14 @@ class Grafts:
         """
         found = PhaseGraft(self, phase.name, step, opening)
         for number, wanted in enumerate(self._wanted):
-            if not wanted.is_at(step, phase.name):
+            at = LayerPlace(phase.name, step, self._rank)
+            recorded = wanted.run.layer_places(step, self._rank)
+            if not wanted.is_at(step, phase.name) or at not in recorded:
                 continue
             from mindrlhf_msprobe.capture.graph.watched import graph_mode
 
             if graph_mode():
                 raise UsageError.saying("error.graft_in_graph_mode", phase=phase.name)
-            at = LayerPlace(phase.name, step, self._rank)
             ended = -1
             for entry in wanted.run.entries_named(at, wanted.cells):
                 ended = max(ended, entry.seq)
@@ -483,29 +485,19 @@ def _within_rounding(own: HostTensor, other: HostTensor, rounding: float | None)
     return bool(np.abs(own.values() - other.values()).max() <= 2 * rounding)
 
 
-class _Instead(nn.Cell):
-    """Returns a tensor in the place of another, to which the gradient goes on as it comes."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        super().__init__(auto_prefix=False)
-        self._tensor = tensor
-
-    def construct(self, own: Tensor) -> Tensor:
-        """Return the other one."""
-        return self._tensor
-
-    def bprop(self, own: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
-        """Return the gradient as it arrives."""
-        return (dout,)
-
-
 def _instead(own: Tensor, tensor: Tensor) -> Tensor:
-    """Return a tensor with other elements in the place of one, in the same graph of gradients."""
+    """Return a tensor with other elements in the place of one, in the same graph of gradients.
+
+    The gradient goes on to the own one as it comes. (A cell with a bprop would do that more
+    plainly, but not where gradients come of `loss.backward()`.)
+    """
     if not has_gradient_graph(own) and not isinstance(own, Parameter):
         return tensor
+    arrived: list[Tensor] = []
     with unseen():
-        replaced: Tensor = _Instead(tensor)(own)
-    return replaced
+        own = ops.HookBackward(lambda _: arrived.pop())(own)  # what comes of `where` is zero
+        replaced = ops.where(Tensor(True), tensor, own)
+        return ops.HookBackward(lambda gradients: arrived.append(gradients[0]))(replaced)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -19,6 +19,8 @@ from mindrlhf_msprobe.errors import MsprobeError, UsageError
 from mindrlhf_msprobe.findings import Comparison, Spread
 from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult
 from mindrlhf_msprobe.findings.mismatch import Mismatches
+from mindrlhf_msprobe.findings.proof import Proof
+from mindrlhf_msprobe.findings.words import Status
 from mindrlhf_msprobe.phases import phase_order, usual_place
 from mindrlhf_msprobe.report.answer import Fact
 from mindrlhf_msprobe.report.checks import head_of as check_head
@@ -40,6 +42,7 @@ from mindrlhf_msprobe.report.page.rollout_gap import (
     states_of,
     write_mismatches,
 )
+from mindrlhf_msprobe.report.proof import proof_shown
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import Series
@@ -69,6 +72,7 @@ class Shown:
         decode: token ids → text; None shows the ids.
         mismatches: training against inference of each run, or why there is nothing to show of it;
             () shows no such view. Without checks and a comparison, the page is one of this.
+        proof: what experiments proved of the difference of both.
     """
 
     runs: tuple[Run, ...]
@@ -76,6 +80,7 @@ class Shown:
     checks: tuple[CheckResult, ...] = ()
     decode: samples.Decode | None = None
     mismatches: tuple[Mismatches | Message, ...] = ()
+    proof: Proof | None = None
 
     @property
     def kind(self) -> str:
@@ -288,6 +293,11 @@ def _top(shown: Shown) -> dict[str, Any]:
         gaps = [Fact("mismatch", one.headline, link=one.place) for one in of_gaps]
         head = replace(head, facts=[*head.facts, *gaps])
     nothing: dict[str, Any] = {"rows": [], "weights": [], "unknown": []}
+    proof = None
+    if shown.proof is not None and comparison is not None:
+        counts = comparison.verdict.counts.items()
+        different = sum(number for status, number in counts if not Status(status).agrees)
+        proof = proof_shown(shown.proof, different)
     return {
         "answer": None if head is None else head.to_json(),
         "preflight": nothing if comparison is None else answer.preflight_of(comparison),
@@ -295,6 +305,7 @@ def _top(shown: Shown) -> dict[str, Any]:
         "not_checked": not_compared_of(shown.mismatches),
         "unchecked": answer.not_checked_of(shown.checks),
         "notes": [] if comparison is None else comparison.notes,
+        "proof": proof,
     }
 
 
@@ -338,6 +349,8 @@ def _interest(shown: Shown) -> list[Place]:
         take_around(finding.place.step, finding.place.rank)
         for evidence in finding.evidence[:4]:
             take(evidence.place.step, evidence.place.rank)
+    for cause in () if shown.proof is None else shown.proof.causes:
+        take(cause.where.step, cause.where.rank)
     for step in (*steps[:1], *steps[-1:]):
         take(step, None)
     return [*found]

@@ -146,6 +146,25 @@ def test_only_the_steps_phases_and_ranks_that_are_named(grafted):
     assert [note["put_in"] for note in notes] == [4]  # an output, its gradients: none of rank 3
 
 
+def test_steps_that_the_other_run_has_not_are_recorded_as_they_are(tmp_path):
+    network = Policy(1)
+
+    def run(name, steps, **settings):
+        path = str(tmp_path / name)
+        with Probe.from_config({**CONFIG, "dump_path": path, **settings}) as probe:
+            probe.watch(actor=network, reference=network)
+            for _ in range(steps):
+                with probe.phase("actor_compute_log_prob"):
+                    network(ms.ops.ones((2, 3), ms.int32))
+                probe.step()
+        return path
+
+    graft = {"from": run("a", 1, task="tensor"), "entries": [DOWN]}
+    b = open_run(run("b", 2, graft=graft))
+    assert b.phases_at(1, 0) == ["actor_compute_log_prob"]
+    assert not b.run_files[0].lost
+
+
 def test_what_does_not_fit_is_left_out_and_counted(healthy, tmp_path, warnings_of):
     path = tmp_path / "b"
     graft = {"from": str(healthy), "entries": ["Cell.head.Dense"], "what": "output"}

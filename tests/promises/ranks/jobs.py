@@ -63,13 +63,7 @@ def run_job(directory: Path, trainings: Mapping[str, Mapping[str, Any]], *, node
     """
     directory.mkdir()
     port = _free_port()
-    plan = [{"name": name, **options} for name, options in trainings.items()]
-    command = [str(SCRIPT), json.dumps(plan)]
-    launcher = [
-        *(sys.executable, str(MSRUN), "--worker_num=2", f"--local_worker_num={3 - nodes}"),
-        *("--master_addr=127.0.0.1", f"--master_port={port}"),
-        *("--log_dir=log", "--join=True", *(["--node_rank=0"] if nodes == 2 else [])),
-    ]
+    command = _script(trainings)
     second = None
     if nodes == 2:
         with open(directory / "second.log", "w") as log:
@@ -91,7 +85,7 @@ def run_job(directory: Path, trainings: Mapping[str, Mapping[str, Any]], *, node
             )
     try:
         first = subprocess.run(
-            [*launcher, *command],
+            launched(trainings, port, nodes),
             cwd=directory,
             env=_environment(),
             capture_output=True,
@@ -113,6 +107,22 @@ def run_job(directory: Path, trainings: Mapping[str, Mapping[str, Any]], *, node
     if second is not None:
         said[1] = (directory / "second.log").read_text(errors="replace")
     return Job(_code(directory.name, codes, said), said)
+
+
+def launched(
+    trainings: Mapping[str, Mapping[str, Any]], port: int | None = None, nodes: int = 1
+) -> list[str]:
+    """Return the command that trains with both ranks, or with the first of two nodes."""
+    return [
+        *(sys.executable, str(MSRUN), "--worker_num=2", f"--local_worker_num={3 - nodes}"),
+        *("--master_addr=127.0.0.1", f"--master_port={port or _free_port()}"),
+        *("--log_dir=log", "--join=True", *(["--node_rank=0"] if nodes == 2 else [])),
+        *_script(trainings),
+    ]
+
+
+def _script(trainings: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return [str(SCRIPT), json.dumps([{"name": name, **of} for name, of in trainings.items()])]
 
 
 def _code(name: str, codes: list[int], said: Mapping[int, str]) -> int:

@@ -118,6 +118,6 @@
   }
 
   R.top = function (box) {
-    R.clear(box, answer(), el("div", { class: "beside" }, runs(), preflight(), coverage()));
+    R.clear(box, R.proof(), answer(), el("div", { class: "beside" }, runs(), preflight(), coverage()));
   };
 })();
