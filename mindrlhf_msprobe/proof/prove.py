@@ -1,9 +1,9 @@
 """`prove`: B runs again with A's tensors where it first differs, until everything agrees.
 
-The claim is that the places named suffice, and that none of them can be left out. They suffice: with
-A's tensors there, all that is recorded agrees. None can be left out: each computes something else by
-itself, though what comes before it is A's. A round may put in more than that, since what B computes
-as A does is not changed by it; of what was put in, only what changed something is named.
+The claim is that the places named suffice, and that none of them can be left out. They suffice:
+with A's tensors there, all that is recorded agrees. None can be left out: each computes something
+else by itself, though what comes before it is A's. A round may put in more than that, since it does
+not change what B computes as A does; of what was put in, only what changed something is named.
 """
 
 from __future__ import annotations
