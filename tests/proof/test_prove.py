@@ -234,6 +234,15 @@ def test_a_difference_that_is_gone_is_not_reproducible(healthy, tmp_path, comman
     assert found.conclusion.exit_code == 1
 
 
+@pytest.mark.slow
+def test_noise_behind_a_cause_is_no_cause(healthy, tmp_path, command):
+    found = proven(healthy, tmp_path, command, ["kernel:layers.1.down", "noise"], again=1)
+    assert found.conclusion is Conclusion.NOT_ALONE, found
+    assert [one.code for one in found.why] == ["proof.noise"]
+    assert found.remaining.is_at(found.noise)
+    assert len(found.causes) == 1
+
+
 def test_equal_runs_have_nothing_to_prove(healthy, tmp_path, command):
     runs = Experiment(healthy / "a", healthy / "tensors", tmp_path / "out", command([]))
     assert prove(runs).conclusion is Conclusion.NOTHING_DIFFERS
