@@ -198,8 +198,9 @@ def prepare(request: Request) -> Prepared:
     if request.layout is not None or unlike:  # the ranks of the runs divide the work
         from mindrlhf_msprobe.comparison.layouts.choosing import choose
 
-        job, on_layouts = choose(job, request.layout, within_one=within_one)
-        notes += on_layouts
+        given = {"within_one": within_one, "has_noise": bool(job.noise)}
+        sides, on_layouts = choose(job.sides, request.layout, **given)
+        job, notes = replace(job, sides=sides), [*notes, *on_layouts]
     notes += [*remarks, *[message(KEY_DATA_ONLY)] * bool(request.key_data_only)]
     return Prepared(request, job, notes, earlier)
 

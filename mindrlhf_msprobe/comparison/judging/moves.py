@@ -110,8 +110,8 @@ def differing(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def moved(a: Record, b: Record) -> Message | None:
     """Say how the same elements stand in other places in B; None where they do not for certain."""
-    alike = a.leaf.dtype == b.leaf.dtype and a.leaf.shape == b.leaf.shape
-    if not alike or a.location is None or b.location is None:
+    same_kind = a.leaf.dtype == b.leaf.dtype and a.leaf.shape == b.leaf.shape
+    if not same_kind or a.location is None or b.location is None:
         return None
     try:
         x, y = a.array(), b.array()

@@ -16,15 +16,9 @@ from collections.abc import Callable, Sequence
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.by_statistics import same_fingerprint
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
-    ALONE,
-    ArrayComparison,
-    Threads,
-    compare_tensors,
-)
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import ALONE, Threads, compare_tensors
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.findings import Status
-from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
 
 LEAST_MARGIN = 4.0
@@ -84,20 +78,31 @@ def within_noise(
     numbers = leaf.is_tensor or all(isinstance(r.leaf.value, (int, float)) for r in every)
     if texts or len(kinds) > 1 or not numbers:
         return _by_kind(b, members, len(known))
+
+    def of_numbers(x: Record, y: Record) -> Distance:
+        p, q = x.leaf.value, y.leaf.value
+        if is_finite(p) and is_finite(q):
+            return Distance((float(abs(p - q)),))
+        return Distance((0.0,), unlike=not (p == q or (p != p and q != q)))
+
     if not leaf.is_tensor:
-        return by_distance(b, members, _of_scalars, (1,))
+        return _by_distance(b, members, of_numbers, (1,))
     size = math.prod(leaf.shape or ())
     if any(r.location is None for r in every):
-        return by_distance(b, members, _of_statistics, (size,))
+        return _by_distance(b, members, _of_statistics, (size,))
 
     def of_elements(x: Record, y: Record) -> Distance:
         compared = compare_tensors(x.opened(), y.opened(), Tolerance(), threads)
-        return distance_of(compared, leaf)
+        metrics = compared.metrics
+        if leaf.is_discrete:  # the share that differs: the distance of two tokens means nothing
+            return Distance((1.0 - metrics.equal_percent / 100,))
+        unlike = compared.one_sided or compared.unlike
+        return Distance((metrics.max_abs_err or 0.0, metrics.euclidean or 0.0), unlike)
 
-    return by_distance(b, members, of_elements, (size,) if leaf.is_discrete else (size, size))
+    return _by_distance(b, members, of_elements, (size,) if leaf.is_discrete else (size, size))
 
 
-def by_distance(
+def _by_distance(
     b: Record,
     members: Sequence[Record],
     measure: Callable[[Record, Record], Distance],
@@ -160,26 +165,6 @@ def _by_kind(b: Record, members: Sequence[Record], runs: int) -> Noise:
     if new:
         return Noise(False, message("note.repetitions_differ_otherwise", repetitions=runs))
     return Noise(True, message("note.repetitions_differ", repetitions=runs))
-
-
-def _of_scalars(a: Record, b: Record) -> Distance:
-    x, y = a.leaf.value, b.leaf.value
-    if is_finite(x) and is_finite(y):
-        return Distance((float(abs(x - y)),))
-    same = x == y or (x != x and y != y)
-    return Distance((0.0,), unlike=not same)
-
-
-def distance_of(compared: ArrayComparison, leaf: Leaf) -> Distance:
-    """Return the largest and the L2 distance of elements that were compared.
-
-    Of discrete ones the share that differs: the distance of two tokens means nothing.
-    """
-    metrics = compared.metrics
-    if leaf.is_discrete:
-        return Distance((1.0 - metrics.equal_percent / 100,))
-    unlike = compared.one_sided or compared.unlike
-    return Distance((metrics.max_abs_err or 0.0, metrics.euclidean or 0.0), unlike)
 
 
 def _of_statistics(a: Record, b: Record) -> Distance:

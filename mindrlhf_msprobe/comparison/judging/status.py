@@ -190,13 +190,12 @@ def compare_records(
         decode: shows token ids as text.
         threads: share what is large.
     """
-    found = (
-        _compare_unreadable(a, b)
-        or _compare_no_gradient(a, b)
-        or _compare_scalars(a.leaf, b.leaf, tolerance)
-        or _compare_texts(a, b, threads)
-        or _compare_dtypes(a.leaf, b.leaf, tolerance)
-    )
+    found = _compare_unreadable(a, b) or _compare_no_gradient(a, b)
+    x, y = a.leaf, b.leaf
+    if found is None and not (x.is_tensor and y.is_tensor):
+        found = _compare_printed(x, y, tolerance) or _compare_types(x, y, tolerance)
+        found = found or _compare_values(x.value, y.value, tolerance)
+    found = found or _compare_texts(a, b, threads) or _compare_dtypes(x, y, tolerance)
     if found is not None:
         return found
     if a.leaf.shape != b.leaf.shape:
@@ -316,17 +315,6 @@ def _compare_no_gradient(a: Record, b: Record) -> PairFound | None:
         return Status.WITHIN_TOLERANCE, None, note("note.zero_gradient")
     status, side = (Status.ONLY_IN_B, "A") if none_a else (Status.ONLY_IN_A, "B")
     return status, None, (message("note.no_gradient", side=side),)
-
-
-def _compare_scalars(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound | None:
-    """Compare Python values, or one with a tensor; None where both are tensors."""
-    if a.is_tensor and b.is_tensor:
-        return None
-    return (
-        _compare_printed(a, b, tolerance)
-        or _compare_types(a, b, tolerance)
-        or _compare_values(a.value, b.value, tolerance)
-    )
 
 
 def _compare_printed(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound | None:

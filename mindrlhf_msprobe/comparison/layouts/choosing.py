@@ -10,7 +10,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import few_numbers
 from mindrlhf_msprobe.comparison.layouts.layout import Layout, load_layouts
 from mindrlhf_msprobe.comparison.layouts.side import laid_out
-from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
+from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.foreign.checkpoints.strategy import Strategy, recorded_cut
 from mindrlhf_msprobe.storage.manifest.variables import sizes_below
@@ -19,8 +19,10 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 _OUTSIDE = ("pp", "dp", "ep", "cp", "tp")  # outermost first, as MindFormers and Megatron count
 
 
-def choose(job: Job, path: str | Path | None, *, within_one: bool) -> tuple[Job, list[Message]]:
-    """Return the job with both sides put together, where their layouts are not the same.
+def choose(
+    sides: tuple[View, View], path: str | Path | None, *, within_one: bool, has_noise: bool
+) -> tuple[tuple[View, View], list[Message]]:
+    """Return both sides put together, where their layouts are not the same.
 
     Args:
         path: of the file of layouts; None: those that the runs recorded, if both did.
@@ -29,12 +31,15 @@ def choose(job: Job, path: str | Path | None, *, within_one: bool) -> tuple[Job,
         ConfigError: the file is wrong.
         UsageError: a layout is not that of its run, or goes with another choice.
     """
-    found = _layouts(job, path, within_one=within_one)
+    rank_by_rank = has_noise or any(side.only_ranks for side in sides)
+    if path is not None and (within_one or rank_by_rank):
+        raise UsageError.saying("layout.not_with")
+    found = None if path is None and rank_by_rank else _layouts(sides[0].run, sides[1].run, path)
     if found is None:
-        return job, []
-    sides = [laid_out(side, layout) for side, layout in zip(job.sides, found)]
+        return sides, []
+    whole = [laid_out(side, layout) for side, layout in zip(sides, found)]
     joined, absent = [], []
-    for name, side, layout in zip("AB", job.sides, found):
+    for name, side, layout in zip("AB", sides, found):
         if layout is None:
             continue
         axes = ", ".join(f"{axis} {layout.axes[axis]}" for axis in layout.cut or layout.axes)
@@ -42,20 +47,15 @@ def choose(job: Job, path: str | Path | None, *, within_one: bool) -> tuple[Job,
         if missing := sorted({*layout.places} - {*side.run.ranks}):
             said = {"side": name, "ranks": few_numbers(missing)}
             absent.append(message("layout.absent_ranks", **said))
-    return replace(job, sides=(sides[0], sides[1])), [*joined, *absent]
+    return (whole[0], whole[1]), [*joined, *absent]
 
 
 def _layouts(
-    job: Job, path: str | Path | None, *, within_one: bool
+    a_run: Run, b_run: Run, path: str | Path | None
 ) -> tuple[Layout | None, Layout | None] | None:
     """Return the layouts by which both sides are put together; None: rank is compared with rank."""
-    rank_by_rank = bool(job.noise) or any(side.only_ranks for side in job.sides)
-    if path is not None and (within_one or rank_by_rank):
-        raise UsageError.saying("layout.not_with")
-    if path is None and rank_by_rank:
-        return None
-    runs = job.sides[0].run, job.sides[1].run
-    found = layout_of(runs[0]), layout_of(runs[1])
+    runs = a_run, b_run
+    found = layout_of(a_run), layout_of(b_run)
     if path is not None:
         found = load_layouts(path, (len(runs[0].ranks), len(runs[1].ranks)), found)
     reduced = any(layout and layout.micro_batches is not None for layout in found)

@@ -44,14 +44,15 @@ LOOSE = Tolerance(rtol=1e-2)
 def spans(monkeypatch):
     """Make spans of one block, and return where those stand that were gone through."""
     monkeypatch.setattr(metrics, "SPAN", BLOCK)
+    monkeypatch.setattr(metrics, "MAPPED_SPAN", BLOCK)
     seen, in_order = [], Threads.in_order
 
-    def noted(self, work, size):
+    def noted(self, work, size, **how):
         def span(start, stop):
             seen.append((start, stop))
             return work(start, stop)
 
-        return in_order(self, span, size)
+        return in_order(self, span, size, **how)
 
     monkeypatch.setattr(Threads, "in_order", noted)
     return seen
@@ -115,9 +116,9 @@ def test_spans_give_the_numbers_of_the_whole(monkeypatch, spans, dtype, how, com
     for tolerance in (Tolerance(), LOOSE):
         whole = repr(compare_arrays(a, b, tolerance))
         assert repr(shared(a, b, tolerance)) == repr(shared(a, b, tolerance, 1)) == whole
-        monkeypatch.setattr(metrics, "SPAN", 2 * BLOCK)
+        monkeypatch.setattr(metrics, "MAPPED_SPAN", 2 * BLOCK)
         assert repr(shared(a, b, tolerance)) == whole
-        monkeypatch.setattr(metrics, "SPAN", BLOCK)
+        monkeypatch.setattr(metrics, "MAPPED_SPAN", BLOCK)
     assert len(spans) == 2 * (4 + 4 + 2)
 
 

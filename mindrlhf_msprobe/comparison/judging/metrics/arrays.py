@@ -148,6 +148,8 @@ def summed(spans: Iterable[Sums], size: int, tolerance: Tolerance) -> ArrayCompa
 
 #: Elements of two tensors that are read and compared at once; a multiple of BLOCK.
 SPAN = 4 * BLOCK
+#: Of what lies in memory, or in files that are mapped: a pause to give pages back costs as well.
+MAPPED_SPAN = 32 * BLOCK
 #: Threads that share a tensor: more gain nothing where files are read.
 MOST_THREADS = 4
 _AHEAD = 2  # spans that each thread may be ahead of the one whose turn it is
@@ -178,9 +180,12 @@ class Threads:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def in_order(self, work: Callable[[int, int], _Found], size: int) -> Iterator[_Found]:
+    def in_order(
+        self, work: Callable[[int, int], _Found], size: int, *, mapped: bool = False
+    ) -> Iterator[_Found]:
         """Yield what is found of each span of a tensor, in their order; few are held at once."""
-        spans = [(at, min(at + SPAN, size)) for at in range(0, size, SPAN)]
+        span = MAPPED_SPAN if mapped else SPAN
+        spans = [(at, min(at + span, size)) for at in range(0, size, span)]
         if self._pool is None or len(spans) == 1:
             for start, stop in spans:
                 yield work(start, stop)
@@ -246,7 +251,7 @@ def compare_tensors(
         b.give_back()
         return found
 
-    found = [*threads.in_order(of_span, size)]
+    found = [*threads.in_order(of_span, size, mapped=arrays is not None)]
     compared = summed([sums for sums, _ in found], size, tolerance)
     if lower is not None and all(is_rounded for _, is_rounded in found):
         compared.rounded_to = lower.dtype
@@ -265,7 +270,7 @@ def same_elements(a: np.ndarray, b: np.ndarray, threads: Threads = ALONE) -> boo
         give_back(b)
         return same
 
-    return all(threads.in_order(of_span, a.size))
+    return all(threads.in_order(of_span, a.size, mapped=True))
 
 
 def _as_in_memory(a: np.ndarray, b: np.ndarray) -> list[np.ndarray] | None:
