@@ -15,9 +15,8 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -46,6 +45,9 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
 from mindrlhf_msprobe.findings import Metrics
 from mindrlhf_msprobe.storage.arrays.expression import Expression, InMemory
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, give_back, rounded
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 SMALL = 1 << 13  # elements, below which float32 has more overhead than it saves
 _EXACT_IN_FLOAT64 = 1 << 52
@@ -171,7 +173,11 @@ class Threads:
     def __init__(self, count: int = 1, total: int = 0, progress: Progress | None = None) -> None:
         self._count = count
         self._done, self._total, self._progress = 0, total, progress
-        self._pool = ThreadPoolExecutor(count) if count > 1 else None
+        self._pool: ThreadPoolExecutor | None = None
+        if count > 1:
+            from concurrent.futures import ThreadPoolExecutor  # 4 ms, which small runs need not
+
+            self._pool = ThreadPoolExecutor(count)
 
     def __enter__(self) -> Threads:
         return self
