@@ -1,8 +1,9 @@
 """`prove`: B runs again with A's tensors where it first differs, until everything agrees.
 
-The claim is that the earliest place suffices and none before it does. Nothing before it can: each
-record that was compared before the first difference agrees. That it suffices is an experiment: with
-A's tensors there, all that is recorded behind it agrees.
+The claim is that the places named suffice, and that none of them can be left out. They suffice:
+with A's tensors there, all that is recorded agrees. None can be left out: each computes something
+else by itself, though what comes before it is A's. A round may put in more than that, since it does
+not change what B computes as A does; of what was put in, only what changed something is named.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class _Tried:
     Attributes:
         where, reasons: what the comparison said of it.
         explained: how many records behind it agree since.
-        changed: what of it B computes otherwise, with all that is put in before it.
+        changed: what B computes unlike A of it, with all that is put in before it.
     """
 
     place: Place

@@ -154,7 +154,9 @@ def test_the_code_between_cells_is_one_place_in_all_layers(healthy, tmp_path, co
     assert found.conclusion is Conclusion.PROVEN
     (cause,) = found.causes
     assert cause.entries == tuple(f"Cell.layers.{i}.Layer" for i in range(3))
-    assert cause.between == ("layers.0.up", "layers.0.down")
+    said = str(proof_lines(found))
+    cells = "layers.0, layers.1, layers.2"
+    assert f"code of Layer ({cells}) between layers.0.up and layers.0.down" in said
     assert len(found.rounds) == 1
 
 

@@ -152,8 +152,8 @@ class Grafts:
                 steps = ", ".join(map(str, one.steps))
                 raise RunError.saying("error.graft_outside", path=one.run.path, steps=steps)
             self._check(one)
-        #: Of each graft how many records were put in, which of them this training computes
-        #: otherwise, by phase, cell and part, in which steps, and why others were not put in.
+        #: Of each graft how many records were put in, of which this training computes something
+        #: else, by phase, cell and part, in which steps, and why others were not put in.
         self._put = [0] * len(self._wanted)
         self._changed: list[dict[tuple[str, str, str], Counter[int]]] = [{} for _ in self._wanted]
         self._left: list[Counter[Message]] = [Counter() for _ in self._wanted]

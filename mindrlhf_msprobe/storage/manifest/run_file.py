@@ -369,7 +369,7 @@ class Attempt(Settings):
 
 
 class Changed(Part):
-    """What of a graft the run computes otherwise: a part of a cell in a phase, in which steps."""
+    """What of a graft the run itself computes unlike that: part of a cell, in a phase and steps."""
 
     phase = Key(_text)
     entry = Key(_text)
