@@ -65,13 +65,7 @@ REFERENCES = {
     "MSPROBE_REFERENCE_PYTHON": "mindstudio-probe==26.2.0",
     "MSPROBE_REFERENCE_8_PYTHON": "mindstudio-probe==8.3.3",
 }
-REFERENCE_NEEDS = [
-    "mindspore==2.7.0",
-    "numpy>=1.26,<2",
-    "ml_dtypes<0.6",
-    "onnx<1.20",
-    "pandas<3",
-]
+REFERENCE_NEEDS = ["mindspore==2.7.0", "numpy>=1.26,<2", "ml_dtypes<0.6", "onnx<1.20", "pandas<3"]
 
 
 @nox.session(python=PYTHON)
@@ -94,8 +88,7 @@ def tests_2_7(session: nox.Session) -> None:
 def tests_2_10(session: nox.Session) -> None:
     """Run the tests in which MindSpore runs on MindSpore 2.10, with the same MindFormers."""
     session.install(
-        *(*MINDSPORE_2_10, *MINDFORMERS_IMPORTS, *TEST_TOOLS),
-        *("-e", ".[ray,report,tokenizer]"),
+        *(*MINDSPORE_2_10, *MINDFORMERS_IMPORTS, *TEST_TOOLS), *("-e", ".[ray,report,tokenizer]")
     )
     session.install("--no-deps", MINDFORMERS)
     session.run("python", "-m", "pytest", *TWO_WORKERS, *(session.posargs or RUN_MINDSPORE))

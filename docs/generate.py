@@ -65,8 +65,8 @@ BRIEF = {
     "Record": ("location", "opened", "sketches"),
     "Leaf": (
         *("is_tensor", "is_integer", "is_discrete", "at_optimizer", "dialect", "md5", "opaque"),
-        *("rounding", "shard", "shares", "signs", "sketch", "whole", "further", "stored", "to_json"),
-        "to_key_data_json",
+        *("rounding", "shard", "shares", "signs", "sketch", "whole", "further", "stored"),
+        *("to_json", "to_key_data_json"),
     ),
     "KeyDatum": ("structure",),
     "StepTimes": ("unlisted", "unlisted_key_data"),

@@ -14,12 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from mindrlhf_msprobe.capture.arguments import (
-    MISSING,
-    checked_cell,
-    checked_tokens,
-    key_data_items,
-)
+from mindrlhf_msprobe.capture.arguments import MISSING, checked_cell, checked_tokens, key_data_items
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.config import (
@@ -42,11 +37,7 @@ if TYPE_CHECKING:
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Batch = TypeVar("_Batch")
 _Value = TypeVar("_Value")
-_RUN_LATER = (
-    inspect.isgeneratorfunction,
-    inspect.iscoroutinefunction,
-    inspect.isasyncgenfunction,
-)
+_RUN_LATER = (inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction)
 
 
 class Probe:
@@ -378,10 +369,7 @@ class Probe:
             self._save(recorder, key_data_items(data, MISSING, {}), (micro_step,))
 
     def _save(
-        self,
-        recorder: Recorder,
-        items: Iterable[tuple[str, Any]],
-        at: tuple[int | None] | None,
+        self, recorder: Recorder, items: Iterable[tuple[str, Any]], at: tuple[int | None] | None
     ) -> None:
         from mindrlhf_msprobe.storage.layout import check_key
         from mindrlhf_msprobe.storage.writing.ledger import KEY_DATA
@@ -399,11 +387,7 @@ class Probe:
             raise refused
 
     def rollout(
-        self,
-        generate: Callable[[_Batch], _Value],
-        batch: _Batch,
-        *,
-        generators: Sequence[Any] = (),
+        self, generate: Callable[[_Batch], _Value], batch: _Batch, *, generators: Sequence[Any] = ()
     ) -> _Value:
         """Return `generate(batch)`, or with `rollout_from` what another run recorded of this call.
 

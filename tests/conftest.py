@@ -283,9 +283,7 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def demo(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """Run `mindrlhf-msprobe demo --output demo_out` once; return demo_out and what it said.
 
     The worker of pytest-xdist that needs it first does, for all.

@@ -287,10 +287,7 @@ class Checking:
         return need.kind in self._seen
 
     def _take(
-        self,
-        one: _Running,
-        find: Callable[[], Iterator[Found] | None],
-        new: list[CheckFinding],
+        self, one: _Running, find: Callable[[], Iterator[Found] | None], new: list[CheckFinding]
     ) -> None:
         for item in find() or ():
             if one.check.setting.counts(item.finding.place.name) and self._findings.add(item):

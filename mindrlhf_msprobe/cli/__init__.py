@@ -178,10 +178,7 @@ def _fault(command: str, error: Exception) -> list[str]:
 
 def _parser(commands: Iterable[str]) -> argparse.ArgumentParser:
     """Return the parser of these commands: where one is given, the others are not looked at."""
-    parser = Parser(
-        prog="mindrlhf-msprobe",
-        description=say("help.describes"),
-    )
+    parser = Parser(prog="mindrlhf-msprobe", description=say("help.describes"))
     parser.add_argument(
         "--version", action="version", version=__version__, help=say("help.version")
     )

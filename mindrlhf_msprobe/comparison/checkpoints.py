@@ -59,10 +59,7 @@ from mindrlhf_msprobe.storage.arrays.expression import Expression
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, fingerprint_of_parts
 from mindrlhf_msprobe.storage.foreign.checkpoints.opening import is_checkpoint, open_checkpoint
 from mindrlhf_msprobe.storage.foreign.checkpoints.recorded import recorded_parameters
-from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
-    Checkpoint,
-    CheckpointError,
-)
+from mindrlhf_msprobe.storage.foreign.checkpoints.stored import Checkpoint, CheckpointError
 from mindrlhf_msprobe.storage.layout import RUN_FILE, has_dumps
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
@@ -149,10 +146,7 @@ def _described(parameters: Parameters, threads: Threads) -> dict[str, Record]:
 
 
 def _check(
-    a: _PathLike,
-    b: _PathLike,
-    repetitions: Sequence[_PathLike],
-    workers: int | None,
+    a: _PathLike, b: _PathLike, repetitions: Sequence[_PathLike], workers: int | None
 ) -> None:
     paths = {"a": a, "b": b, **{f"noise[{i}]": path for i, path in enumerate(repetitions)}}
     check_paths(paths)
@@ -262,11 +256,7 @@ class _Compared:
 
 
 def _compare(
-    rank: int,
-    pair: Pair,
-    allowed: Tolerances,
-    further: Sequence[Checkpoint],
-    threads: Threads,
+    rank: int, pair: Pair, allowed: Tolerances, further: Sequence[Checkpoint], threads: Threads
 ) -> _Compared:
     tolerance, said = allowed.matching(*(record.name for record in pair.records))
     found = _compare_parameter(pair, rank, tolerance, threads)

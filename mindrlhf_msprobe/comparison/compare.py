@@ -40,10 +40,7 @@ from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, load_cells
 from mindrlhf_msprobe.comparison.pairing.names import NameRules
 from mindrlhf_msprobe.comparison.pairing.view import View, views
 from mindrlhf_msprobe.comparison.preflight.preflight import preflight, without_consequences
-from mindrlhf_msprobe.comparison.steps.step_of_rank import (
-    Job,
-    StepResult,
-)
+from mindrlhf_msprobe.comparison.steps.step_of_rank import Job, StepResult
 from mindrlhf_msprobe.comparison.steps.tally import is_folded
 from mindrlhf_msprobe.comparison.verdict.earlier import load_earlier, relation
 from mindrlhf_msprobe.comparison.verdict.first_difference import is_filtered
@@ -216,9 +213,7 @@ def runs_of(request: Request) -> list[_PathLike]:
 
 
 def compare_steps(
-    prepared: Prepared,
-    rank_steps: Sequence[StepPlace],
-    meanwhile: Callable[[], None] | None = None,
+    prepared: Prepared, rank_steps: Sequence[StepPlace], meanwhile: Callable[[], None] | None = None
 ) -> list[StepResult]:
     """Compare steps, as many at once as was requested; return what was found, in their order.
 
@@ -548,9 +543,7 @@ def _check_sides(
             raise UsageError.saying("error.no_rank", path=side.path, rank=rank, **what)
 
 
-def _mappings(
-    request: Request,
-) -> tuple[_PathLike | None, MsprobeMapping | None, list[Message]]:
+def _mappings(request: Request) -> tuple[_PathLike | None, MsprobeMapping | None, list[Message]]:
     """Return the file of names, the mapping of another tool that counts, and what is said of them.
 
     A file in another tool's format that is given as `mapping` is recognised by what it holds.

@@ -12,11 +12,7 @@ from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.comparison.engine.executor import run
 from mindrlhf_msprobe.comparison.pairing.view import View
 from mindrlhf_msprobe.comparison.preflight.preflight import preflight
-from mindrlhf_msprobe.comparison.steps.step_of_rank import (
-    Job,
-    StepResult,
-    compare_step,
-)
+from mindrlhf_msprobe.comparison.steps.step_of_rank import Job, StepResult, compare_step
 from mindrlhf_msprobe.comparison.verdict.first_difference import ONE_SIDED
 from mindrlhf_msprobe.comparison.verdict.verdict import conclude
 from mindrlhf_msprobe.errors import RunError

@@ -130,12 +130,7 @@ class PPOTrainer:
         self.synchronise()
 
         loss, kl_loss, critic_loss = np.mean(losses, axis=0).tolist()
-        return {
-            "reward": mean_reward,
-            "loss": loss,
-            "kl_loss": kl_loss,
-            "critic_loss": critic_loss,
-        }
+        return {"reward": mean_reward, "loss": loss, "kl_loss": kl_loss, "critic_loss": critic_loss}
 
     def synchronise(self) -> None:
         """Bring the rollout network's weights up to date with the actor's."""

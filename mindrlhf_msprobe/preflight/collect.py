@@ -26,12 +26,7 @@ import xxhash
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.capture.settings.configurations import reason_of, to_plain
 from mindrlhf_msprobe.capture.settings.environment import settings_of_process
-from mindrlhf_msprobe.capture.tensors.summary import (
-    is_tensor,
-    is_torch_tensor,
-    summarise,
-    to_host,
-)
+from mindrlhf_msprobe.capture.tensors.summary import is_tensor, is_torch_tensor, summarise, to_host
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.capture.words import why_raised
 from mindrlhf_msprobe.common.message import message

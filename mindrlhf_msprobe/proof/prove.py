@@ -21,13 +21,7 @@ from mindrlhf_msprobe.findings import Comparison
 from mindrlhf_msprobe.findings.proof import Conclusion, Proof, ProvenCause, Round, Where
 from mindrlhf_msprobe.findings.words import Cause, Outcome, Status
 from mindrlhf_msprobe.phases import REPLACED
-from mindrlhf_msprobe.proof.places import (
-    NoPlaceError,
-    Place,
-    disagreeing,
-    of_layers,
-    places_of,
-)
+from mindrlhf_msprobe.proof.places import NoPlaceError, Place, disagreeing, of_layers, places_of
 from mindrlhf_msprobe.proof.trials import MadeRun, TrialError, Trials, takes
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
 from mindrlhf_msprobe.storage.manifest.run_file import Changed

@@ -82,10 +82,7 @@ class BenchmarkedPhase(Repeating):
     lost = "lost.second_run"
 
     def __init__(
-        self,
-        config: ProbeConfig,
-        place: Mapping[str, Any],
-        take: Callable[[Sequence[Row]], None],
+        self, config: ProbeConfig, place: Mapping[str, Any], take: Callable[[Sequence[Row]], None]
     ) -> None:
         super().__init__()
         self.config = config
@@ -543,10 +540,7 @@ class _Repeated(HeldCall):
         return [*worst.values()]
 
     def _differentiated(
-        self,
-        weights: Sequence[Parameter],
-        bits: Mapping[int, np.ndarray],
-        higher: Higher | None,
+        self, weights: Sequence[Parameter], bits: Mapping[int, np.ndarray], higher: Higher | None
     ) -> Results:
         """Return the gradients, by the paths of inputs and the names of parameters."""
         floating = self._floating

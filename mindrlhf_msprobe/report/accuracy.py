@@ -92,8 +92,7 @@ _RANKED = (
     Column("actual", 16, "worst.actual"),
     Column("exact", 16, "worst.exact"),
     Column(
-        *("reason", 30),
-        lambda one: one.worst.reason and say(f"accuracy.reason_{one.worst.reason}"),
+        *("reason", 30), lambda one: one.worst.reason and say(f"accuracy.reason_{one.worst.reason}")
     ),
 )
 _NOT = (
@@ -115,8 +114,7 @@ def sheets_of(found: AccuracyResult) -> list[Sheet]:
 
 
 FILES = AnswerFiles(
-    *("accuracy_check.xlsx", _RANKED, VERDICT_FILE),
-    keys=("run", "ranked", "not_computed", "gaps"),
+    *("accuracy_check.xlsx", _RANKED, VERDICT_FILE), keys=("run", "ranked", "not_computed", "gaps")
 )
 
 

@@ -15,12 +15,7 @@ from mindrlhf_msprobe.findings import VERDICT_FILE, Finding, Status
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
 from mindrlhf_msprobe.report.answer import Fact, Lines, capped
 from mindrlhf_msprobe.report.messages import say, text_of
-from mindrlhf_msprobe.report.sheets import (
-    Column,
-    Sheet,
-    Table,
-    colour_of_finding,
-)
+from mindrlhf_msprobe.report.sheets import Column, Sheet, Table, colour_of_finding
 from mindrlhf_msprobe.report.staging import SIMILARITY_FILE, fingerprint, staged
 from mindrlhf_msprobe.report.workbook import BITWISE, shape_of, write_tables
 from mindrlhf_msprobe.storage.arrays.atomic import dump_lines, write_atomic

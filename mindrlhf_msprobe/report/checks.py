@@ -36,13 +36,7 @@ from mindrlhf_msprobe.report.sheets import (
 from mindrlhf_msprobe.report.xlsx import workbook_in, workbook_of, write_xlsx
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json
 from mindrlhf_msprobe.storage.layout import BENCHMARK, lines_name
-from mindrlhf_msprobe.storage.outputs import (
-    Output,
-    csv_of,
-    json_of,
-    refuse,
-    written,
-)
+from mindrlhf_msprobe.storage.outputs import Output, csv_of, json_of, refuse, written
 from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import cell_name

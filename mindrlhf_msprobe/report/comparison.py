@@ -26,16 +26,7 @@ from mindrlhf_msprobe.findings import (
     Stopped,
     Verdict,
 )
-from mindrlhf_msprobe.report.answer import (
-    Code,
-    Fact,
-    Head,
-    Headline,
-    Lines,
-    as_text,
-    capped,
-    texts,
-)
+from mindrlhf_msprobe.report.answer import Code, Fact, Head, Headline, Lines, as_text, capped, texts
 from mindrlhf_msprobe.report.messages import paragraph, say
 from mindrlhf_msprobe.report.preflight import check_lines, merged, preflight_lines
 from mindrlhf_msprobe.storage.manifest.run_file import Stop

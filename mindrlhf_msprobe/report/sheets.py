@@ -250,12 +250,7 @@ SUSPICIOUS = "suspicious"
 CLOSE = "close"
 
 #: Each colour's name and its fill, as RRGGBB: two reds, orange and yellow.
-FILLS = {
-    DIFFERS: "FFC7CE",
-    MISSING: "FF9999",
-    SUSPICIOUS: "FFCC99",
-    CLOSE: "FFEB9C",
-}
+FILLS = {DIFFERS: "FFC7CE", MISSING: "FF9999", SUSPICIOUS: "FFCC99", CLOSE: "FFEB9C"}
 
 #: The colour of an outcome: as that of a record which ended like it.
 OUTCOMES = {

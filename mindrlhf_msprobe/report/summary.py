@@ -9,18 +9,8 @@ from typing import Any
 
 from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.findings import (
-    Agreement,
-    Cause,
-    Comparison,
-    Preflight,
-    Spread,
-    Status,
-)
-from mindrlhf_msprobe.report.comparison import (
-    facts_of,
-    rounded,
-)
+from mindrlhf_msprobe.findings import Agreement, Cause, Comparison, Preflight, Spread, Status
+from mindrlhf_msprobe.report.comparison import facts_of, rounded
 from mindrlhf_msprobe.report.messages import say, text_of, texts_of
 from mindrlhf_msprobe.report.preflight import INITIAL_WEIGHTS, values_of, weights_of
 from mindrlhf_msprobe.report.sheets import (
@@ -205,11 +195,7 @@ def _coverage_sheet(comparison: Comparison) -> Sheet:
     return Sheet.ours("coverage", _COVERAGE_COLUMNS, rows)
 
 
-_TOLERANCE_COLUMNS = (
-    Column("rule", 80),
-    Column("records", 12),
-    Column("passed only by it", 20),
-)
+_TOLERANCE_COLUMNS = (Column("rule", 80), Column("records", 12), Column("passed only by it", 20))
 
 
 def _tolerance_sheet(comparison: Comparison) -> Sheet:

@@ -153,10 +153,7 @@ def _message(finding: Finding) -> str:
 
 
 #: How a record compares: beside what it is called, where it stays in sight.
-_OUTCOME: tuple[Column, ...] = (
-    _column("status", "status.value"),
-    _column("suspicion"),
-)
+_OUTCOME: tuple[Column, ...] = (_column("status", "status.value"), _column("suspicion"))
 #: By what it was compared; last in every table.
 _COMPARED_BY: tuple[Column, ...] = (_column("tolerance", lambda f: f.tolerance or BITWISE),)
 

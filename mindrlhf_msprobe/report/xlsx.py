@@ -23,16 +23,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.printable import printable_json
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
-from mindrlhf_msprobe.report.sheets import (
-    FILLS,
-    PLAIN,
-    Cell,
-    Column,
-    Percent,
-    Sheet,
-    clean,
-    plain,
-)
+from mindrlhf_msprobe.report.sheets import FILLS, PLAIN, Cell, Column, Percent, Sheet, clean, plain
 from mindrlhf_msprobe.storage.outputs import Output, json_of, refuse, refuse_directory, written
 
 _MANY_ROWS = 100_000  # may need more than a zip file holds without its extension

@@ -64,8 +64,7 @@ def test_one_bad_line_silences_no_rule(healthy, tmp_path, name):
 
 @pytest.mark.parametrize("name", [OPINIONS, ROWS])
 @pytest.mark.parametrize(
-    "bad",
-    [{"rank": float("inf")}, {"step": -1}, {"entry": "\ud800"}, {"phase": 3}, {"step": True}],
+    "bad", [{"rank": float("inf")}, {"step": -1}, {"entry": "\ud800"}, {"phase": 3}, {"step": True}]
 )
 def test_lines_that_are_left_out_are_counted(healthy, name, bad):
     good, _ = FOUND_IN[name]

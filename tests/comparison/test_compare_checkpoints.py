@@ -16,10 +16,7 @@ from mindrlhf_msprobe.comparison.judging.metrics import arrays
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK
 from mindrlhf_msprobe.findings import Outcome, Status
 from mindrlhf_msprobe.report.messages import text_of
-from mindrlhf_msprobe.storage.arrays.npy import (
-    bfloat16_bits_to_float32,
-    float32_to_bfloat16_bits,
-)
+from mindrlhf_msprobe.storage.arrays.npy import bfloat16_bits_to_float32, float32_to_bfloat16_bits
 from mindrlhf_msprobe.storage.records import network_name
 
 RNG = np.random.default_rng(11)
@@ -114,11 +111,7 @@ def test_what_one_side_lacks_differs_unless_it_is_asked_for(tmp_path):
         tmp_path, {"w": arrays["w"], "v": arrays["v"]}, {"w": arrays["w"], "x": arrays["x"]}
     )
     assert found.status is Outcome.DIVERGED
-    assert statuses(found) == {
-        "w": Status.IDENTICAL,
-        "v": Status.ONLY_IN_A,
-        "x": Status.ONLY_IN_B,
-    }
+    assert statuses(found) == {"w": Status.IDENTICAL, "v": Status.ONLY_IN_A, "x": Status.ONLY_IN_B}
     common = compare_checkpoints(found.a, found.b, common=True)
     assert common.status is Outcome.IDENTICAL
     assert [said.params["names"] for said in common.coverage] == [["v"], ["x"]]
@@ -212,11 +205,7 @@ def test_nan_on_both_sides_agrees_and_is_suspicious(tmp_path):
     }
     b = {"n": a["n"].copy(), "o": np.float32([1, 1]), "i": -a["i"]}
     found = pair(tmp_path, a, b)
-    assert statuses(found) == {
-        "n": Status.IDENTICAL,
-        "o": Status.NON_FINITE,
-        "i": Status.DIFFERENT,
-    }
+    assert statuses(found) == {"n": Status.IDENTICAL, "o": Status.NON_FINITE, "i": Status.DIFFERENT}
     assert found.suspicious == 1
     assert [bool(f.suspicions) for f in found.weights] == [True, False, False]
 

@@ -15,17 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from documents import (
-    ENGLISH,
-    ROOT,
-    Block,
-    blocks,
-    chinese,
-    inline_code,
-    links,
-    prose,
-    unlike,
-)
+from documents import ENGLISH, ROOT, Block, blocks, chinese, inline_code, links, prose, unlike
 from given import Given
 from helpers.command_line import CommandLine
 
@@ -35,10 +25,7 @@ from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.probe import recording_probes
 
 #: The README's two commands that install the package: .ci/run runs them as they are written.
-RUN_BY_CI = (
-    "mindrlhf-msprobe demo --output demo_out",
-    "python -m pytest -n 2 --dist loadfile",
-)
+RUN_BY_CI = ("mindrlhf-msprobe demo --output demo_out", "python -m pytest -n 2 --dist loadfile")
 _USES = ("bash", "python")  # blocks that use files
 
 

@@ -33,7 +33,7 @@ def check_determinism(run: Run, answer: str) -> None:
     assert len(run.phases) == 6
     assert {entry.step for entry in run.entries()} == {0, 1}
     assert {entry.direction for entry in run.entries(phase="critic_update")} == {
-        *("forward", "backward", "parameters_grad"),
+        *("forward", "backward", "parameters_grad")
     }
     assert [datum.step for datum in run.key_data("prompts")] == [0, 1, 2]
     leaves = [record.leaf for entry in run.entries(step=0) for record in entry.records]

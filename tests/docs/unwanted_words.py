@@ -33,8 +33,7 @@ WORDS = {
 }
 #: In sentences `way` is a good word; a class is not called so.
 _SENTENCE = re.compile(
-    "|".join(rf"\b{word}\b".replace(" ", r"\s+") for word in WORDS if word != "way"),
-    re.IGNORECASE,
+    "|".join(rf"\b{word}\b".replace(" ", r"\s+") for word in WORDS if word != "way"), re.IGNORECASE
 )
 _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 

@@ -73,7 +73,7 @@ MAPPINGS: dict[str, dict[str, Any] | list[Any] | None] = {
             | {"ms_args": [0, 1], "pt_args": [1, 0]}
             | {"ms_output": [0], "pt_output": [0]}
             for name in ("flip", "nowhere")
-        ),
+        )
     ],
     "api_alone": None,
 }

@@ -73,11 +73,7 @@ def record_updates(
         if rewarded:
             recording.data("rewards", rewards)
             recording.data("advantages", advantages)
-        given = {
-            "advantages": advantages,
-            "completion_mask": mask,
-            "old_per_token_logps": old,
-        }
+        given = {"advantages": advantages, "completion_mask": mask, "old_per_token_logps": old}
         if off_policy:
             head = head + np.float32(0.05) * draw.normal(size=head.shape).astype(np.float32)
         for number in range(updates):

@@ -389,11 +389,7 @@ def training_positions(trainer, layer):
     def changed(made):
         cos, sin, swap = made
         order = np.r_[0:5, 6 : cos.shape[2], cos.shape[2] - 1]
-        return (
-            Tensor(cos.asnumpy()[:, :, order]),
-            Tensor(sin.asnumpy()[:, :, order]),
-            swap,
-        )
+        return (Tensor(cos.asnumpy()[:, :, order]), Tensor(sin.asnumpy()[:, :, order]), swap)
 
     change_output(trainer.networks["actor"].model.freqs_mgr, changed)
 

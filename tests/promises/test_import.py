@@ -89,10 +89,7 @@ print(bool(compare_runs("a", "b", output_path="out")))
 """
     result = run_python(program, tmp_path)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == [
-        "['prompts', 'values'] [0] True ['一', 'two']",
-        "True",
-    ]
+    assert result.stdout.splitlines() == ["['prompts', 'values'] [0] True ['一', 'two']", "True"]
 
 
 def test_a_phase_where_mindspore_cannot_be_imported_is_refused_as_misuse(tmp_path: Path) -> None:

@@ -224,9 +224,7 @@ def test_a_difference_that_is_gone_is_not_reproducible(healthy, tmp_path, comman
     b = run_with(["kernel:head"], tmp_path / "b")
     found = prove(
         Experiment(
-            *(healthy / "a", b, tmp_path / "out", command([])),
-            tensors=healthy / "tensors",
-            again=1,
+            *(healthy / "a", b, tmp_path / "out", command([])), tensors=healthy / "tensors", again=1
         )
     )
     assert found.conclusion is Conclusion.NOT_REPRODUCIBLE

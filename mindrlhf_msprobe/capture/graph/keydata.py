@@ -14,11 +14,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, ops
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, has_gradient_graph, is_vectorised
-from mindrlhf_msprobe.capture.graph.probes import (
-    SITES,
-    Question,
-    Site,
-)
+from mindrlhf_msprobe.capture.graph.probes import SITES, Question, Site
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, to_host
 from mindrlhf_msprobe.capture.tensors.tree import Path, TensorOutline, UnknownOutline, filled
 from mindrlhf_msprobe.common.current import CURRENT

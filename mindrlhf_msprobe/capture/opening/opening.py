@@ -45,12 +45,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
 )
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
-from mindrlhf_msprobe.storage.records import (
-    PARAMETERS_GRAD,
-    cell_name,
-    entry_name,
-    network_name,
-)
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, entry_name, network_name
 from mindrlhf_msprobe.storage.writing.ledger import Charge
 
 if TYPE_CHECKING:
@@ -102,9 +97,7 @@ class TokenCounter:
     """
 
     def __init__(
-        self,
-        records: Callable[[int], bool] | None,
-        around: Callable[[], int | None] | None = None,
+        self, records: Callable[[int], bool] | None, around: Callable[[], int | None] | None = None
     ) -> None:
         self._records = records
         self._around = around

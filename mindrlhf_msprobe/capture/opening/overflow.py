@@ -310,12 +310,7 @@ class OverflowEntries:
     """
 
     def __init__(
-        self,
-        sink: Sink,
-        overflows: Overflows,
-        counters: StepCounters,
-        step: int,
-        fault: FaultSink,
+        self, sink: Sink, overflows: Overflows, counters: StepCounters, step: int, fault: FaultSink
     ) -> None:
         self.run = overflows
         self._sink, self._step, self._fault = sink, step, fault

@@ -73,11 +73,7 @@ class OperatorCalls:
         self._ends.close()
 
     def _handle(
-        self,
-        operator: Operator,
-        original: Callable[..., Any],
-        args: Args,
-        kwargs: Kwargs,
+        self, operator: Operator, original: Callable[..., Any], args: Args, kwargs: Kwargs
     ) -> Any:
         around = [(capture, capture.around()) for capture in self._captures]
         if not (self._observed or any(run.operators for _, run in around)):

@@ -194,11 +194,7 @@ def inside_the_graph(args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
 
 
 def _replaced(
-    args: Args,
-    kwargs: Kwargs,
-    replace: Callable[[Tensor], Tensor],
-    *,
-    lists: bool = False,
+    args: Args, kwargs: Kwargs, replace: Callable[[Tensor], Tensor], *, lists: bool = False
 ) -> tuple[Any, Any]:
     """Return the arguments with tensors replaced, also inside tuples.
 

@@ -23,12 +23,7 @@ from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.log import inform, warn
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, names_of
-from mindrlhf_msprobe.storage.manifest.coverage import (
-    MINDSPORE,
-    OPERATORS,
-    OPTIMIZERS,
-    PHASES,
-)
+from mindrlhf_msprobe.storage.manifest.coverage import MINDSPORE, OPERATORS, OPTIMIZERS, PHASES
 from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError
 
 if TYPE_CHECKING:

@@ -44,13 +44,7 @@ from mindrlhf_msprobe.storage.arrays.npy import (
     fingerprint,
     float32_to_bfloat16_bits,
 )
-from mindrlhf_msprobe.storage.arrays.sketches import (
-    FLOATS,
-    block_for,
-    bytes_of,
-    rows_of,
-    size_of,
-)
+from mindrlhf_msprobe.storage.arrays.sketches import FLOATS, block_for, bytes_of, rows_of, size_of
 from mindrlhf_msprobe.storage.leaves import COPY, FURTHER, MEAN, SUM, Leaf, Shard, ShardAxis
 
 _BITS_OF_BFLOAT16 = "<u2"

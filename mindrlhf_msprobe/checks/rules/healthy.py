@@ -237,9 +237,7 @@ class _Known:
     """What was learned of each record and entry, and of those of one pattern."""
 
     def __init__(
-        self,
-        records: dict[_Name, tuple[Learned, _Name, Hashable]],
-        calls: dict[_Name, Span],
+        self, records: dict[_Name, tuple[Learned, _Name, Hashable]], calls: dict[_Name, Span]
     ) -> None:
         self._records = {record: learned for record, (learned, *_) in records.items()}
         self._calls = dict(calls)

@@ -16,12 +16,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Severity
 from mindrlhf_msprobe.phases import LOG_PROB
-from mindrlhf_msprobe.sequences.routers import (
-    MOST_EXPERTS,
-    are_integers,
-    holds_scores,
-    is_router,
-)
+from mindrlhf_msprobe.sequences.routers import MOST_EXPERTS, are_integers, holds_scores, is_router
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, elements_of
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float, non_finite, statistic

@@ -29,12 +29,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import phases_of
 from mindrlhf_msprobe.findings.health import Evidence, Severity
-from mindrlhf_msprobe.phases import (
-    OVERFLOW,
-    UPDATE_PHASES,
-    key_data_home,
-    standard_key,
-)
+from mindrlhf_msprobe.phases import OVERFLOW, UPDATE_PHASES, key_data_home, standard_key
 from mindrlhf_msprobe.storage.code_lines import users_line
 from mindrlhf_msprobe.storage.columns.columns import EntryView, RecordView
 from mindrlhf_msprobe.storage.columns.leaf_json import (

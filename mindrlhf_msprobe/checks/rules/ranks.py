@@ -96,11 +96,7 @@ class RecordedEqually:
             said = message("check_ranks.no_phase", ranks=absent, phase=phase)
             at = Place(step.number, absent[0], phase)
             yield self._check.finding(
-                said,
-                at,
-                ranks=absent,
-                same=("absent", phase),
-                shown={"entries": _counts(by_rank)},
+                said, at, ranks=absent, same=("absent", phase), shown={"entries": _counts(by_rank)}
             )
 
     def _should_record(self, phase: str, step: int, rank: int) -> bool:

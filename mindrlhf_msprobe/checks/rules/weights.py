@@ -34,11 +34,7 @@ from mindrlhf_msprobe.phases import GENERATE, UPDATE_PHASES, role_of
 from mindrlhf_msprobe.storage.columns.columns import EntryView
 from mindrlhf_msprobe.storage.columns.leaf_json import statistic
 from mindrlhf_msprobe.storage.columns.rows import Parameters, Records, Rows
-from mindrlhf_msprobe.storage.manifest.run_file import (
-    COUNTER,
-    Attempt,
-    counted_at,
-)
+from mindrlhf_msprobe.storage.manifest.run_file import COUNTER, Attempt, counted_at
 from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.records import cell_name, is_optimizer_state
 
@@ -224,13 +220,7 @@ def reference(step: Step, check: Check) -> Iterator[Found]:
 _MOVED = ("check_weights.cause_shared", "check_weights.cause_in_place")
 
 
-@rule(
-    "weights.moved",
-    needs=_BY_FINGERPRINT,
-    severity=Severity.ERROR,
-    causes=_MOVED,
-    live=True,
-)
+@rule("weights.moved", needs=_BY_FINGERPRINT, severity=Severity.ERROR, causes=_MOVED, live=True)
 def moved(step: Step, check: Check) -> Iterator[Found]:
     """Only updates change weights, and nothing changes the reference's.
 

@@ -28,13 +28,7 @@ from mindrlhf_msprobe.common.processes import (
     send,
     start_fresh,
 )
-from mindrlhf_msprobe.comparison.engine.executor import (
-    Engine,
-    Failure,
-    Result,
-    Task,
-    perform,
-)
+from mindrlhf_msprobe.comparison.engine.executor import Engine, Failure, Result, Task, perform
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 
 if TYPE_CHECKING:

@@ -13,13 +13,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.processes import available_cores
-from mindrlhf_msprobe.comparison.engine.executor import (
-    Engine,
-    Failure,
-    Result,
-    Task,
-    perform,
-)
+from mindrlhf_msprobe.comparison.engine.executor import Engine, Failure, Result, Task, perform
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
 from mindrlhf_msprobe.errors import UsageError
 

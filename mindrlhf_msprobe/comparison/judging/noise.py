@@ -187,9 +187,4 @@ def _of_statistics(a: Record, b: Record) -> Distance:
 
 
 #: Statuses that noise can explain.
-EXPLAINABLE = (
-    Status.DTYPE_MISMATCH,
-    Status.SHAPE_MISMATCH,
-    Status.NON_FINITE,
-    Status.DIFFERENT,
-)
+EXPLAINABLE = (Status.DTYPE_MISMATCH, Status.SHAPE_MISMATCH, Status.NON_FINITE, Status.DIFFERENT)

@@ -23,13 +23,7 @@ from mindrlhf_msprobe.comparison.layouts.layout import (
     Layout,
     Modes,
 )
-from mindrlhf_msprobe.comparison.pairing.composed import (
-    Assembly,
-    Shard,
-    composed,
-    gap_of,
-    together,
-)
+from mindrlhf_msprobe.comparison.pairing.composed import Assembly, Shard, composed, gap_of, together
 from mindrlhf_msprobe.storage.arrays.expression import Tile
 from mindrlhf_msprobe.storage.leaves import COPY, MEAN, SUM, Leaf
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record, cell_name, network_name

@@ -15,19 +15,9 @@ from mindrlhf_msprobe.comparison.judging.by_statistics import PairFound
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import ALONE, Threads, compare_tensors
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.comparison.judging.status import Decode, compare_records
-from mindrlhf_msprobe.comparison.pairing.composed import (
-    Assembly,
-    assembly_of,
-    taking,
-)
+from mindrlhf_msprobe.comparison.pairing.composed import Assembly, assembly_of, taking
 from mindrlhf_msprobe.findings import Status
-from mindrlhf_msprobe.storage.arrays.expression import (
-    CHUNK,
-    WHOLE,
-    Expression,
-    Tile,
-    Tiled,
-)
+from mindrlhf_msprobe.storage.arrays.expression import CHUNK, WHOLE, Expression, Tile, Tiled
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import MEAN, SUM
 from mindrlhf_msprobe.storage.records import Record

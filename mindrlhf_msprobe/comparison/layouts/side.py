@@ -336,10 +336,7 @@ def _whole(side: _Side, records: Mapping[_Name, Record]) -> StepData:
         ],
         key_data=[
             replace(
-                of_ranks[min(of_ranks)],
-                records=tuple(by_save[at]),
-                rank=WHOLE,
-                seq=seqs.get(at),
+                of_ranks[min(of_ranks)], records=tuple(by_save[at]), rank=WHOLE, seq=seqs.get(at)
             )
             for at, of_ranks in side.data.items()
         ],

@@ -13,24 +13,14 @@ from itertools import permutations
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.mismatch.adapters import (
-    Adapters,
-    Merging,
-    outer_name,
-    shape_of,
-)
+from mindrlhf_msprobe.comparison.mismatch.adapters import Adapters, Merging, outer_name, shape_of
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import distances, explained, sums_in_order
 from mindrlhf_msprobe.comparison.pairing.composed import joined
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import parameter_names_of
 from mindrlhf_msprobe.comparison.pairing.fused import Fused, find_fused, find_reordered, parts_of
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names
-from mindrlhf_msprobe.storage.arrays.npy import (
-    ROUNDED,
-    ArrayFileError,
-    rounded,
-    roundoff,
-)
+from mindrlhf_msprobe.storage.arrays.npy import ROUNDED, ArrayFileError, rounded, roundoff
 from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, SIGNS, sketch_of
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 

@@ -63,9 +63,7 @@ class Fused:
 
 
 def find_fused(
-    rollout: Mapping[str, Record],
-    training: Mapping[str, Record],
-    rules: Sequence[FusedRule] = (),
+    rollout: Mapping[str, Record], training: Mapping[str, Record], rules: Sequence[FusedRule] = ()
 ) -> dict[str, Fused]:
     """Return the fused cells of the rollout network.
 

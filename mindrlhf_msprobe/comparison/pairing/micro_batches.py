@@ -57,12 +57,7 @@ _Axes = dict[_Place, "tuple[int, int] | Message | None"]
 
 
 def cut(
-    a: StepData,
-    b: StepData,
-    rules: NameRules,
-    phases: tuple[str, str],
-    *,
-    regroup: bool = False,
+    a: StepData, b: StepData, rules: NameRules, phases: tuple[str, str], *, regroup: bool = False
 ) -> CutStep | None:
     """Cut the larger batches of two phases to the smaller ones; None where they are of one size.
 
@@ -79,10 +74,7 @@ def cut(
             for side in (a, b)
         )
     names = match_names({e.cell for e in a.entries}, {e.cell for e in b.entries}, rules)
-    sides = (
-        Side(a.entries, names.common_a, phases[0]),
-        Side(b.entries, names.common_b, phases[1]),
-    )
+    sides = (Side(a.entries, names.common_a, phases[0]), Side(b.entries, names.common_b, phases[1]))
     if not all(side.usable for side in sides) or sides[0].leading != sides[1].leading:
         return None
     kept = sides[0].first_updated(), sides[1].first_updated()
@@ -326,10 +318,7 @@ class _Cutter:
                     yield replace(record, name=name + record.name[len(own.name) :])
 
     def _cut(
-        self,
-        named: Record,
-        sources: Sequence[tuple[Entry, tuple[int, ...]]],
-        place: _Place,
+        self, named: Record, sources: Sequence[tuple[Entry, tuple[int, ...]]], place: _Place
     ) -> Record:
         each_source = [
             (next((r for r in entry.records if (r.io, r.path) == place[2:]), None), rows)

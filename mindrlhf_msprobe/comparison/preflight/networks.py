@@ -13,14 +13,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
-from mindrlhf_msprobe.comparison.preflight.values import (
-    ABSENT,
-    Notes,
-    RankPair,
-    named,
-    same,
-    shown,
-)
+from mindrlhf_msprobe.comparison.preflight.values import ABSENT, Notes, RankPair, named, same, shown
 from mindrlhf_msprobe.findings import Difference
 from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage.manifest import random_states

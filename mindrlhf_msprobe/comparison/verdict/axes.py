@@ -83,11 +83,7 @@ _WITHOUT_IDS: tuple[tuple[str, ...], ...] = (
     (_ANY, _ANY, HEAD, _HEAD_SIZE),
     (_ANY, HEAD, _ANY, _HEAD_SIZE),
 )
-_OF_PARAMETERS: tuple[tuple[str, ...], ...] = (
-    (CHANNEL,),
-    (TOKEN_ID, CHANNEL),
-    (CHANNEL, TOKEN_ID),
-)
+_OF_PARAMETERS: tuple[tuple[str, ...], ...] = ((CHANNEL,), (TOKEN_ID, CHANNEL), (CHANNEL, TOKEN_ID))
 
 
 def with_axes(inside: Inside | None, first: FirstDifference) -> Inside | None:

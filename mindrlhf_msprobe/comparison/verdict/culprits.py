@@ -18,11 +18,7 @@ from mindrlhf_msprobe.common.rules import Rule, Rules, first_answer, rule
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.preflight.networks import CELLS, MODES, OPTIMIZERS, SEEDS
-from mindrlhf_msprobe.comparison.preflight.preflight import (
-    GENERATOR_STATES,
-    OwnStep,
-    states_differ,
-)
+from mindrlhf_msprobe.comparison.preflight.preflight import GENERATOR_STATES, OwnStep, states_differ
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     FirstDifference,
     Opened,

@@ -525,12 +525,7 @@ def _factor_of(
 
 
 def _offset_of(
-    x: Sequence[float],
-    y: Sequence[float],
-    size: int,
-    typical: float,
-    exact: float,
-    summed: float,
+    x: Sequence[float], y: Sequence[float], size: int, typical: float, exact: float, summed: float
 ) -> Change | None:
     offset = y[2] - x[2]
     error = max(2 * exact * max(map(abs, (*x[:2], *y[:2]))), summed * typical)

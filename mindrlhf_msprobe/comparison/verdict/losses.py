@@ -8,12 +8,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.first_difference import (
-    FirstDifference,
-    event,
-    key,
-    status,
-)
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, event, key, status
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
 from mindrlhf_msprobe.phases import (
     LOG_PROB,

@@ -14,11 +14,7 @@ from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.pairing.operators import forward_of
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.first_difference import (
-    ONE_SIDED,
-    FirstDifference,
-    event,
-)
+from mindrlhf_msprobe.comparison.verdict.first_difference import ONE_SIDED, FirstDifference, event
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion, Status
 from mindrlhf_msprobe.phases import LOSS_INPUTS, UPDATE_PHASES, key_data_home, phase_table
 from mindrlhf_msprobe.storage.code_lines import code_line, users_frame

@@ -124,10 +124,7 @@ def conclude(
 
 
 def _explained(
-    result: StepResult,
-    history: History,
-    preflight: Preflight,
-    earlier: Earlier | None,
+    result: StepResult, history: History, preflight: Preflight, earlier: Earlier | None
 ) -> tuple[Divergence, tuple[Spread, ...]]:
     """Return the first divergence of the step that holds it, and where it reached from there."""
     compared = history.compared(result.step)

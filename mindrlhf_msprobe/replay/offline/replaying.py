@@ -36,13 +36,7 @@ from mindrlhf_msprobe.replay.offline.called_operator import (
     is_recorded,
     operator_of,
 )
-from mindrlhf_msprobe.replay.offline.folder import (
-    ENTRY,
-    ScriptError,
-    drawn,
-    staged,
-    write_side,
-)
+from mindrlhf_msprobe.replay.offline.folder import ENTRY, ScriptError, drawn, staged, write_side
 from mindrlhf_msprobe.replay.offline.recorded_call import (
     RecordedCall,
     ReplayRequest,

@@ -96,12 +96,7 @@ class Tape:
     """
 
     def __init__(
-        self,
-        precision: Precision,
-        *,
-        seed: int = 0,
-        draws: int = DRAWS,
-        dtype: Any = np.float64,
+        self, precision: Precision, *, seed: int = 0, draws: int = DRAWS, dtype: Any = np.float64
     ) -> None:
         self.precision = precision
         self.draws = draws

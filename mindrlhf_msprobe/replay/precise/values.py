@@ -361,9 +361,7 @@ class Value:
     # --- what only moves numbers ---------------------------------------------------------------
 
     def move(
-        self,
-        function: Callable[[np.ndarray], np.ndarray],
-        back: Callable[[Value, Value], Value],
+        self, function: Callable[[np.ndarray], np.ndarray], back: Callable[[Value, Value], Value]
     ) -> Value:
         """Return what a function that moves elements gives; `back` moves a gradient back."""
         return self.tape.apply(function, [self], lambda g, out, a: (back(g, a),), rounds=False)
@@ -542,9 +540,7 @@ def share(name: str, ways: Sequence[Callable[..., np.ndarray]], operands: Sequen
             return np.ptp([way(*arrays) for way in ways], axis=0) / 2 / tape.precision.unit
 
         return tape.apply(
-            lambda *arrays: np.mean([way(*arrays) for way in ways], axis=0),
-            operands,
-            scale=scale,
+            lambda *arrays: np.mean([way(*arrays) for way in ways], axis=0), operands, scale=scale
         )
     tape.sharing.met[name] = len(ways)
     tape.sharing.broken |= any(d is not o.exact for o in operands for d in o.draws)

@@ -82,10 +82,7 @@ class Speaker(string.Formatter):
     """
 
     def __init__(
-        self,
-        pieces: Mapping[str, str],
-        choices: Mapping[str, Choice],
-        shapes: Mapping[str, Shape],
+        self, pieces: Mapping[str, str], choices: Mapping[str, Choice], shapes: Mapping[str, Shape]
     ) -> None:
         self._pieces, self._choices, self._shapes = pieces, choices, shapes
         self._plain: dict[str, bool] = {}

@@ -12,12 +12,7 @@ from typing import Any
 from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.findings import Comparison
 from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult, Evidence, json_values
-from mindrlhf_msprobe.report.checks import (
-    again,
-    link_of,
-    not_checked_in_one_line,
-    place_in_words,
-)
+from mindrlhf_msprobe.report.checks import again, link_of, not_checked_in_one_line, place_in_words
 from mindrlhf_msprobe.report.comparison import next_step_of
 from mindrlhf_msprobe.report.messages import say, text_of
 from mindrlhf_msprobe.report.page.data import known

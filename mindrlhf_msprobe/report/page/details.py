@@ -247,11 +247,7 @@ class Details:
                 yield self._pair(None, value, finding, name=_record_name(b.name, value))
 
     def _pair(
-        self,
-        a: tuple[str, Value] | None,
-        b: Value | None,
-        finding: Finding | None,
-        name: str = "",
+        self, a: tuple[str, Value] | None, b: Value | None, finding: Finding | None, name: str = ""
     ) -> _Shown:
         own = None if a is None else a[1]
         named: Finding | Value | None = finding or own or b

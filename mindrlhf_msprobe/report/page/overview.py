@@ -83,12 +83,7 @@ class Heat:
         return self._stride > 1
 
     def put(
-        self,
-        place: Place,
-        phase: str,
-        entry: str,
-        codes: Sequence[int],
-        around: str | None = None,
+        self, place: Place, phase: str, entry: str, codes: Sequence[int], around: str | None = None
     ) -> None:
         """Take the codes of one call, as many as there are measures.
 
@@ -641,10 +636,7 @@ def _state(seen: PlaceSeen) -> str:
 
 
 def strip_of(
-    overview: Overview,
-    phases: Sequence[str],
-    keys: Sequence[str],
-    seconds: Seconds,
+    overview: Overview, phases: Sequence[str], keys: Sequence[str], seconds: Seconds
 ) -> dict[str, Any]:
     """Return the block `strip`: the items of each place in causal order.
 

@@ -28,20 +28,10 @@ from mindrlhf_msprobe.report.comparison import head_of as comparison_head
 from mindrlhf_msprobe.report.messages import texts_in, texts_of
 from mindrlhf_msprobe.report.mismatch import head_of as mismatch_head
 from mindrlhf_msprobe.report.page import answer, overview, samples
-from mindrlhf_msprobe.report.page.data import (
-    Blocks,
-    in_both,
-    known,
-    said,
-    spoken,
-)
+from mindrlhf_msprobe.report.page.data import Blocks, in_both, known, said, spoken
 from mindrlhf_msprobe.report.page.details import Details, Elements
 from mindrlhf_msprobe.report.page.overview import Measure, Overview, Place, Seconds
-from mindrlhf_msprobe.report.page.rollout_gap import (
-    not_compared_of,
-    states_of,
-    write_mismatches,
-)
+from mindrlhf_msprobe.report.page.rollout_gap import not_compared_of, states_of, write_mismatches
 from mindrlhf_msprobe.report.proof import proof_shown
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -357,11 +347,7 @@ def _interest(shown: Shown) -> list[Place]:
 
 
 def _details(
-    shown: Shown,
-    seen: Overview,
-    interest: Sequence[Place],
-    blocks: Blocks,
-    left_out: list[Message],
+    shown: Shown, seen: Overview, interest: Sequence[Place], blocks: Blocks, left_out: list[Message]
 ) -> set[Place]:
     """Add the places in full; return which they are."""
     records = sum(place.compared for place in seen.places.values())
@@ -520,11 +506,7 @@ class Course:
         order = [name for name, _ in _GROUPS] + [_OTHER]
         return {
             "groups": [
-                {
-                    "id": name,
-                    "title": spoken(f"report.group_{name}"),
-                    "series": self._groups[name],
-                }
+                {"id": name, "title": spoken(f"report.group_{name}"), "series": self._groups[name]}
                 for name in order
                 if name in self._groups
             ]

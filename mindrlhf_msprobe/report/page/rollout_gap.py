@@ -44,11 +44,7 @@ _STATES = {
 
 
 def write_mismatches(
-    blocks: Blocks,
-    side: str,
-    found: Mismatches | Message,
-    run: Run,
-    decode: Decode | None = None,
+    blocks: Blocks, side: str, found: Mismatches | Message, run: Run, decode: Decode | None = None
 ) -> dict[str, Any]:
     """Add what is shown of one run, a block a step and rank; return what the head says of it.
 
@@ -138,10 +134,7 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
         **{"tone": TONES[one.status], "cause": one.cause and one.cause.value},
         "headline": in_both(lambda: headline(one, one.status)),
         "sentences": in_both(
-            lambda: [
-                *map(in_words, one.said),
-                *(() if one.first is None else how_far(one.first)),
-            ]
+            lambda: [*map(in_words, one.said), *(() if one.first is None else how_far(one.first))]
         ),
         "first": None if one.first is None else renumbered.get(numbers.get(one.first, -1)),
         "births": [renumbered[numbers[stage]] for stage in one.births],
@@ -150,10 +143,7 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
             for stage in map(one.stages.__getitem__, shown)
         ],
         "stages_left_out": len(one.stages) - len(shown),
-        **known(
-            map=shown_map,
-            texts=gaps_of(run, (one.step, one.rank), one.log_probs, decode),
-        ),
+        **known(map=shown_map, texts=gaps_of(run, (one.step, one.rank), one.log_probs, decode)),
         "weights": {
             "compared": one.weights_compared,
             "different": [weight.to_json() for weight in one.weights[:_MOST_LISTED]],

@@ -85,13 +85,7 @@ class Columns:
 
     objects: list[Entry] | None = None
 
-    def __init__(
-        self,
-        at: LayerPlace,
-        layout: Layout,
-        heads: Heads,
-        values: Values,
-    ) -> None:
+    def __init__(self, at: LayerPlace, layout: Layout, heads: Heads, values: Values) -> None:
         self.at, self.layout, self.heads, self.values = at, layout, heads, values
         self.phase, self.step, self.rank = at
         self.kinds = layout.kinds(values.field("dtype"), values.field("shape"))

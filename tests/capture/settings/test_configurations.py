@@ -168,11 +168,7 @@ def saved(kept: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
         (Optimizer(), {"lr": 1e-3, "mode": "FAST", "inner": None}),
         (
             Optimizer(inner=[Optimizer(mode=Mode.SLOW)]),
-            {
-                "lr": 1e-3,
-                "mode": "FAST",
-                "inner": [{"lr": 1e-3, "mode": "SLOW", "inner": None}],
-            },
+            {"lr": 1e-3, "mode": "FAST", "inner": [{"lr": 1e-3, "mode": "SLOW", "inner": None}]},
         ),
         (SimpleNamespace(a=1), {"a": 1}),
         (argparse.Namespace(a=Mode.FAST), {"a": "FAST"}),
@@ -373,10 +369,7 @@ BAD: dict[str, tuple[Any, Any]] = {
         lambda: Missing(lr=1, beta=2),
         {"lr": f"{NOT_HAD}LookupError: lr is mandatory>", "beta": 2},
     ),
-    "list": (
-        lambda: BrokenSequence([1, 2, 3]),
-        [1, f"{NOT_HAD}RuntimeError: no item 1>", 3],
-    ),
+    "list": (lambda: BrokenSequence([1, 2, 3]), [1, f"{NOT_HAD}RuntimeError: no item 1>", 3]),
     "enum": (lambda: Odd.ONE, "<Odd that cannot be recorded: ValueError: nameless>"),
     "field": (
         Derived,

@@ -20,10 +20,7 @@ from mindspore import Tensor, mint, nn
 
 from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.capture.settings import networks as network_settings
-from mindrlhf_msprobe.capture.settings.generation import (
-    cell_attributes,
-    optimizer_settings,
-)
+from mindrlhf_msprobe.capture.settings.generation import cell_attributes, optimizer_settings
 from mindrlhf_msprobe.storage.layout import WITHHELD
 
 MakeProbe = Callable[..., Probe]

@@ -14,12 +14,7 @@ from helpers.small_networks import Echo, Scale, tensor
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.tensors import summary
-from mindrlhf_msprobe.capture.tensors.summary import (
-    Summaries,
-    fingerprint_of,
-    summarise,
-    to_host,
-)
+from mindrlhf_msprobe.capture.tensors.summary import Summaries, fingerprint_of, summarise, to_host
 from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8
 
 DTYPES = {

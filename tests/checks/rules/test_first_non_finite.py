@@ -257,10 +257,7 @@ def test_nan_everywhere_from_the_first_step(tmp_path):
             run.gradients("layers.0", weight=a_nan())
     finding = the_one(tmp_path / "run")
     assert finding.place.step == 0
-    assert finding.said.code in (
-        "check_non_finite.parameter_at_first",
-        "check_non_finite.came_in",
-    )
+    assert finding.said.code in ("check_non_finite.parameter_at_first", "check_non_finite.came_in")
 
 
 def test_statistics_without_counts(tmp_path):

@@ -209,7 +209,4 @@ def test_a_run_of_another_seed_does_not_drift(tmp_path, seed, number):
 def test_a_norm_that_drifts_in_a_run_of_the_same_weights(tmp_path, number):
     healthy = [of_a_seed(tmp_path / f"healthy{n}", 90 + n) for n in range(number)]
     (finding,) = alarms(of_a_seed(tmp_path / "run", 3, drift=0.01), healthy)
-    assert (finding.rule, finding.place.entry) == (
-        "healthy.drift",
-        "Cell.layers.3.Dense.forward.0",
-    )
+    assert (finding.rule, finding.place.entry) == ("healthy.drift", "Cell.layers.3.Dense.forward.0")

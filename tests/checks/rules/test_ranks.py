@@ -128,11 +128,7 @@ def test_replicas_that_part(tmp_path):
     (finding,) = found(root, "ranks.replicas")
     assert finding.said.code == "check_ranks.parted"
     at = finding.place
-    assert (at.step, at.rank, at.record) == (
-        2,
-        1,
-        "Cell.head.Dense.forward.0.parameters.weight",
-    )
+    assert (at.step, at.rank, at.record) == (2, 1, "Cell.head.Dense.forward.0.parameters.weight")
     fingerprints = [one.values["fingerprint"] for one in finding.evidence]
     assert fingerprints == ["another", "w2head"]
 

@@ -115,8 +115,7 @@ def test_small_pairs_have_the_numbers_that_one_can_see(a, b, expected):
 
 
 @pytest.mark.parametrize(
-    ("a", "b"),
-    [([1, NAN], [1, 2]), ([INF], [3]), ([INF], [-INF]), ([NAN], [INF]), ([INF], [NAN])],
+    ("a", "b"), [([1, NAN], [1, 2]), ([INF], [3]), ([INF], [-INF]), ([NAN], [INF]), ([INF], [NAN])]
 )
 def test_no_tolerance_excuses_what_is_not_finite(a, b):
     """A NaN or infinity against anything else is never within a tolerance."""

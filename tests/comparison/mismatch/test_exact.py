@@ -268,10 +268,7 @@ WRONG = {
         {"unequal": 1, "aligned": TOKENS},
     ),
     "the next float": (lambda: changed("old_log_prob", next_float), {"unequal": 1}),
-    "NaN on both sides": (
-        lambda: of_both(put(1, 0, np.nan)),
-        {"unequal": 1, "non_finite": 1},
-    ),
+    "NaN on both sides": (lambda: of_both(put(1, 0, np.nan)), {"unequal": 1, "non_finite": 1}),
     "infinite on both sides": (
         lambda: of_both(put(1, 0, -np.inf)),
         {"unequal": 0, "non_finite": 1},
@@ -310,10 +307,7 @@ WRONG = {
         lambda: Plan(given=[[5, 9, 2, 6], [8, 3], []]),
         {"sampled": TOKENS, "aligned": TOKENS - 2},
     ),
-    "ids that were tokenised again": (
-        lambda: Plan(saved=dict(OTHER_IDS)),
-        {"aligned": TOKENS - 2},
-    ),
+    "ids that were tokenised again": (lambda: Plan(saved=dict(OTHER_IDS)), {"aligned": TOKENS - 2}),
     "other responses saved": (
         lambda: Plan(saved={"responses": rows_of([5, 9, 2, 6], [8, 3], [9, 7, 4])}),
         {"sampled": TOKENS, "aligned": TOKENS - 2},

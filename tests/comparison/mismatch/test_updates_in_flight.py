@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers.runs import Recording
-from helpers.small_transformers import (
-    Transformer,
-    generate,
-    recorded,
-    samples,
-    train,
-    weights_of,
-)
+from helpers.small_transformers import Transformer, generate, recorded, samples, train, weights_of
 
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.mismatch.find import find_mismatch

@@ -182,10 +182,7 @@ def test_what_a_graph_could_not_hand_over_is_coverage(tmp_path, gaps, reason, sw
 
 @pytest.mark.parametrize(
     "noted",
-    [
-        [{"code": "coverage.dynamic_shape"}, {"code": "coverage.gradients_casts_inputs"}],
-        None,
-    ],
+    [[{"code": "coverage.dynamic_shape"}, {"code": "coverage.gradients_casts_inputs"}], None],
 )
 def test_inputs_that_were_cast_before_they_were_recorded_are_coverage(tmp_path, noted):
     """By the code in run.json, whichever of several it is."""
@@ -237,10 +234,7 @@ def test_merged_attempts_keep_every_reason_of_a_cell():
     first = {"graph_mode": {"actor": {"x": "a text", "y": [dynamic]}}, "phases": {"p": "one"}}
     later = {"graph_mode": {"actor": {"x": [dynamic], "y": [passed, dynamic]}, "critic": {}}}
     assert joined(first, {**later, "phases": {"q": dynamic}}) == {
-        "graph_mode": {
-            "actor": {"x": ["a text", dynamic], "y": [dynamic, passed]},
-            "critic": {},
-        },
+        "graph_mode": {"actor": {"x": ["a text", dynamic], "y": [dynamic, passed]}, "critic": {}},
         "phases": {"p": "one", "q": dynamic},
     }
     assert joined({"graph_mode": 7}, later) == later

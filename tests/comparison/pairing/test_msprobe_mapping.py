@@ -15,15 +15,8 @@ from hypothesis import strategies as st
 
 from mindrlhf_msprobe import ConfigError, UsageError, compare_distributed, compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import (
-    Kind,
-    MsprobeMapping,
-    recognised,
-)
-from mindrlhf_msprobe.comparison.pairing.msprobe_partners import (
-    CellNames,
-    under_names_of_npu,
-)
+from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import Kind, MsprobeMapping, recognised
+from mindrlhf_msprobe.comparison.pairing.msprobe_partners import CellNames, under_names_of_npu
 from mindrlhf_msprobe.comparison.pairing.planner import StepData, plan_step
 from mindrlhf_msprobe.findings import Outcome, Status
 from mindrlhf_msprobe.storage.leaves import Leaf

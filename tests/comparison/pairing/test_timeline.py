@@ -353,11 +353,7 @@ def test_the_nth_save_stands_before_the_nth_gradients(openings, saved):
     events = [name for name in shown(order_of(entries, data)) if not name.startswith("end")]
     for n in range(rounds):
         at = events.index(f"begin {entries[2 * n + 1].name}")
-        assert events[at - 3 : at] == [
-            f"begin {entries[2 * n].name}",
-            f"log_prob.{n}",
-            f"loss.{n}",
-        ]
+        assert events[at - 3 : at] == [f"begin {entries[2 * n].name}", f"log_prob.{n}", f"loss.{n}"]
 
 
 def test_what_was_saved_inside_a_later_forward_pass_stands_there():

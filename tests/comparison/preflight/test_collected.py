@@ -98,11 +98,7 @@ FILE = ("checkpoints", "m", "files", "0.ckpt", "fingerprint")
         ("determinism.deterministic", "OFF", ("determinism", "deterministic", "ON", "OFF")),
         ("versions.mindspore", "2.8", ("versions", "mindspore", "2.7.0", "2.8")),
         (LAYERS, 3, ("configurations", "a.yaml.model.layers.1", "2", "3")),
-        (
-            ("configurations", "a.yaml", "lr"),
-            ...,
-            ("configurations", "a.yaml.lr", "1e-06", None),
-        ),
+        (("configurations", "a.yaml", "lr"), ..., ("configurations", "a.yaml.lr", "1e-06", None)),
         (
             FILE,
             "xxh3_128:2",
@@ -446,10 +442,7 @@ STATISTICS = {"max": 4.0, "min": 0.0, "mean": 1.5, "norm": 4.0}
         ),
         (
             {"random/rank0.json": {}},
-            (
-                *("random_calls", "numpy.random.rand (/home/a/train.py:3) main(1, 2)"),
-                *("3", None),
-            ),
+            (*("random_calls", "numpy.random.rand (/home/a/train.py:3) main(1, 2)"), *("3", None)),
         ),
         ({"weights/step0/rank0/weight.json": {"w": STATISTICS}}, ("w",)),
     ],

@@ -156,10 +156,7 @@ FAST = {"step": 1, "name": "learning_rate", "value": 0.003}
 CASES: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
     ({"seeds.mindspore": 1235}, ("seeds", "mindspore", "1234", "1235", None)),
     ({"seeds.numpy_state": "z"}, ("seeds", "numpy_state", "x", "z", None)),
-    (
-        {"determinism.deterministic": "OFF"},
-        ("determinism", "deterministic", "ON", "OFF", None),
-    ),
+    ({"determinism.deterministic": "OFF"}, ("determinism", "deterministic", "ON", "OFF", None)),
     (
         {"determinism.HCCL_DETERMINISTIC": None},
         ("determinism", "HCCL_DETERMINISTIC", "true", None, None),

@@ -262,8 +262,7 @@ def test_an_output_that_is_put_together_otherwise_has_ended_in_both_runs(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("key", "switch"),
-    [("old_log_prob", "actor_train_dump"), ("values", "critic_train_dump")],
+    ("key", "switch"), [("old_log_prob", "actor_train_dump"), ("values", "critic_train_dump")]
 )
 def test_a_round_of_key_data_says_that_weights_were_not_looked_at(first, key, switch):
     """Whether a weight or the computation differs is not known, and the answer says what tells."""

@@ -54,21 +54,14 @@ def jobs(tmp_path_factory):
         "killed": {"killed": {"kill": [1, 2]}},
         "crashed": {"crashed": {"steps": 1, "crash_at_exit": 1}},
         "stopped": {
-            "stopped": {
-                "steps": 60,
-                "nan": [0, 1],
-                "msprobe": {"ranks": [0], "on_finding": "stop"},
-            }
+            "stopped": {"steps": 60, "nan": [0, 1], "msprobe": {"ranks": [0], "on_finding": "stop"}}
         },
         "parted": {
             "followed": {},
             "parted": {
                 "steps": 9,
                 "fault": [1, 1, "reference"],
-                "msprobe": {
-                    "compare_to": str(root / "followed/run"),
-                    "on_divergence": "stop",
-                },
+                "msprobe": {"compare_to": str(root / "followed/run"), "on_divergence": "stop"},
             },
         },
     }

@@ -55,13 +55,13 @@ EXAMPLES = {
             {**_WRONG, "reason": ""},
             {**_WRONG, "cell": "", "reason": "not_finite"},
             {**_WRONG, "call": "Cell.layers.0.Dense.backward", "reason": "shape"},
-        ],
+        ]
     },
     "coverage": {
         "thinned_steps": [
             {"what": "layers", "ranks": [0], "steps": [[1, 1]]},
             {"what": "tensors", "ranks": [0, 1, 5], "steps": [[n, n + 1] for n in range(0, 60, 5)]},
-        ],
+        ]
     },
     "culprit": {
         "optimizer": [_UPDATE, _PLAIN],

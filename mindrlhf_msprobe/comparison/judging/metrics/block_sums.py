@@ -74,9 +74,7 @@ _SHARES = (ctypes.c_double * len(SHARES))(*SHARES)
 
 
 def float32_sums(
-    a: np.ndarray,
-    b: np.ndarray,
-    tolerance: tuple[float, float] | None,
+    a: np.ndarray, b: np.ndarray, tolerance: tuple[float, float] | None
 ) -> Float32Sums | None:
     """Compare two float32 arrays of one length; None where the library cannot.
 

@@ -15,12 +15,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
-from mindrlhf_msprobe.comparison.pairing.composed import (
-    Composed,
-    composed,
-    reshaped,
-    transposed,
-)
+from mindrlhf_msprobe.comparison.pairing.composed import Composed, composed, reshaped, transposed
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.operators import is_operator, parse_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record

@@ -235,10 +235,7 @@ def _flash_attention(
     _check({name: getattr(p, name) for name in names}, (*rest, *named.values()))
     layout = p.input_layout if isinstance(p.input_layout, str) else ""
     out = _attention(
-        *(query, key, value, mask),
-        heads=int(p.head_num),
-        scale=float(p.scale_value),
-        layout=layout,
+        *(query, key, value, mask), heads=int(p.head_num), scale=float(p.scale_value), layout=layout
     )
     return (*[None] * (_OUTPUTS - 1), out)
 
