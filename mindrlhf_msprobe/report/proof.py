@@ -79,7 +79,8 @@ def _concluded(found: Proof) -> list[Any]:
     for number, cause in enumerate(found.causes, 1):
         lines += _cause(number, cause)
     if found.remaining is not None:
-        lines.append(say("proof.remaining", where=where_text(found.remaining)))
+        where, behind = where_text(found.remaining), len(found.causes)
+        lines.append(say("proof.remaining", where=where, causes=behind))
     if found.noise is not None:
         lines.append(say("proof.noise_at", where=where_text(found.noise)))
     if found.evidence:
