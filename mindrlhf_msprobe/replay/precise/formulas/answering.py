@@ -15,7 +15,6 @@ from mindrlhf_msprobe.replay.precise.formulas import (  # noqa: F401  # modules 
     FUNCTIONS,
     PRIMITIVES,
     NoFormulaError,
-    OtherFormError,
     convolutions,
     elementwise,
     losses,
@@ -64,7 +63,7 @@ def answer(
     formula = (PRIMITIVES if kind == "Primitive" else FUNCTIONS)[name]
     try:
         found = formula.compute(tape, settings, args, kwargs)
-    except (TypeError, AttributeError, OtherFormError) as error:
+    except (TypeError, AttributeError) as error:
         raise NoFormulaError(f"{name}: {error}") from error
     return replaced(found, lambda one: tape.of(one) if isinstance(one, np.ndarray) else one)
 
