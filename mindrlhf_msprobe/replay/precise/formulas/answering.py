@@ -57,10 +57,10 @@ def answer(
     Raises:
         NoFormulaError: there is none, or not for such a call.
     """
-    if not has_formula(kind, name):
+    formula = (PRIMITIVES if kind == "Primitive" else FUNCTIONS).get(name)
+    if formula is None:
         raise NoFormulaError(name)
     tape.kind, tape.name, tape.keywords = kind, name, frozenset(kwargs)
-    formula = (PRIMITIVES if kind == "Primitive" else FUNCTIONS)[name]
     try:
         found = formula.compute(tape, settings, args, kwargs)
     except (TypeError, AttributeError) as error:

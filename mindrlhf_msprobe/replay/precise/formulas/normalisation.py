@@ -210,20 +210,18 @@ def _attention(
     return out.reshape((*out.shape[:2], -1)) if flat else out
 
 
-def _check(p: Any, others: Any) -> None:
-    if any(other is not None for other in others):
-        raise NoFormulaError
-    if float(p["keep_prob"]) != 1.0 or int(p["sparse_mode"]) not in (0, 1):
-        raise NoFormulaError
-    if min(int(p["pre_tokens"]), int(p["next_tokens"])) < 65535:
-        raise NoFormulaError
-
-
-def _beside(others: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """Return the mask, and all else that is given beside query, key and value."""
+def _mask_of(told: dict[str, Any], others: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return the mask; nothing else may be given beside query, key and value, or told."""
     beside = dict(zip(_BESIDE, others)) | {n: named.pop(n) for n in _BESIDE if n in named}
     mask = beside.pop("attn_mask", None)
-    return mask, [*beside.values(), *others[len(_BESIDE) :]]
+    rest = (*beside.values(), *others[len(_BESIDE) :], *named.values())
+    if any(other is not None for other in rest):
+        raise NoFormulaError
+    if float(told["keep_prob"]) != 1.0 or int(told["sparse_mode"]) not in (0, 1):
+        raise NoFormulaError
+    if min(int(told["pre_tokens"]), int(told["next_tokens"])) < 65535:
+        raise NoFormulaError
+    return mask
 
 
 @primitive("FlashAttentionScore")
@@ -231,8 +229,7 @@ def _flash_attention(
     p: Any, query: Floats, key: Floats, value: Floats, *others: Any, **named: Any
 ) -> Any:
     names = ("keep_prob", "sparse_mode", "pre_tokens", "next_tokens")
-    mask, rest = _beside(others, named)
-    _check({name: getattr(p, name) for name in names}, (*rest, *named.values()))
+    mask = _mask_of({name: getattr(p, name) for name in names}, others, named)
     layout = p.input_layout if isinstance(p.input_layout, str) else ""
     out = _attention(
         *(query, key, value, mask), heads=int(p.head_num), scale=float(p.scale_value), layout=layout
@@ -249,6 +246,5 @@ def _flash_attention_score(
     scale = float(number(named.pop("scalar_value", 1.0)))
     layout = named.pop("input_layout", "BSH")
     named.pop("inner_precise", None)
-    mask, rest = _beside(others, named)
-    _check(told, (*rest, *named.values()))
+    mask = _mask_of(told, others, named)
     return _attention(*(query, key, value, mask), heads=head_num, scale=scale, layout=layout)
