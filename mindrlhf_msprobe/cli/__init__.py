@@ -96,11 +96,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(arguments: argparse.Namespace) -> int:
     with speaking(arguments.lang):
-        return _answered(arguments)
-
-
-def _answered(arguments: argparse.Namespace) -> int:
-    code = _code_of(arguments)
+        code = _code_of(arguments)
     return BISECT_SKIPS if code == UNDECIDED and getattr(arguments, "bisect", False) else code
 
 

@@ -184,9 +184,7 @@ def _reducing(arguments: argparse.Namespace) -> Callable[..., Comparison]:
     _refuse_options(arguments, _OF_A_SHARD, "cli.reduce_option")
     if len(arguments.runs) > 2:
         _runs(arguments)
-
-    parts = (arguments.reduce, *arguments.runs)
-    return partial(reduce_shards, *parts, csv=arguments.csv)
+    return partial(reduce_shards, arguments.reduce, *arguments.runs, csv=arguments.csv)
 
 
 def _shard(arguments: argparse.Namespace) -> Answer:
@@ -226,7 +224,6 @@ def _shard(arguments: argparse.Namespace) -> Answer:
 
 def _refuse_options(arguments: argparse.Namespace, names: Iterable[str], code: str) -> None:
     """Refuse options that were given and say nothing here."""
-
     for name in names:
         if getattr(arguments, name) not in (None, False, [], "local", FAIL_ON[0]):
             raise UsageError.saying(code, option=f"--{name.replace('_', '-')}")
@@ -298,7 +295,6 @@ def _runs(arguments: argparse.Namespace) -> list[str]:
     Raises:
         UsageError: they are not so many, or one is empty.
     """
-
     runs = [arguments.golden_path, *arguments.runs, arguments.target_path]
     runs = [run for run in runs if run is not None]
     refuse_empty(*runs)
@@ -317,7 +313,6 @@ def _compare_options(arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         UsageError: one of them is wrong.
     """
-
     runs = _runs(arguments)
     phases = two_of("--phases", arguments.phases, "cli.two_names")
     ranks = two_of("--ranks", arguments.ranks, "cli.two_ranks")

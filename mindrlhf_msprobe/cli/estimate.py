@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
-from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty, unexpected
 from mindrlhf_msprobe.errors import DIVERGED, SAME, UsageError
 from mindrlhf_msprobe.report.answer import Answer
 
@@ -40,10 +39,7 @@ def _estimate(arguments: argparse.Namespace) -> Answer:
     for option in ("steps", "ranks"):
         number = getattr(arguments, option)
         if number is not None and number < 1:
-            least = message("config.whole_number", least=1)
-            raise UsageError.saying(
-                "cli.option", option=f"--{option}", value=number, expected=least
-            )
+            raise unexpected(f"--{option}", number, "config.whole_number", least=1)
     run = open_run(arguments.path)
     wanted, phases, steps = _wanted(arguments, run)
     found = estimate(
@@ -75,8 +71,7 @@ def _wanted(arguments: argparse.Namespace, run: Run) -> tuple[ProbeConfig, list[
         recorded = run.config()
         level = "mix" if recorded is None else recorded.level
         whole = {"task": "tensor", "token_range_end": NO_END, "level": level}
-        wanted = ProbeConfig(**{**whole, **given})
-        return wanted, None, 1
+        return ProbeConfig(**{**whole, **given}), None, 1
     if given:
         raise UsageError.saying("cli.beside_config", options=", --".join(given))
     wanted = load_config(arguments.config)

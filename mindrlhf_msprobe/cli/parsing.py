@@ -23,9 +23,6 @@ Commands: TypeAlias = "argparse._SubParsersAction[Command]"
 
 #: The option that every command has.
 LANG = "--lang"
-#: Shows all options of a command that has many.
-HELP_ALL = "--help-all"
-
 
 #: argparse's own words → the code of ours for them.
 WORDS = {
@@ -82,15 +79,10 @@ class _Help(argparse.HelpFormatter):
         return [part.strip() for line in text.split("\n") for part in wrapped(line, width)]
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        lines = [part for line in text.split("\n") for part in _hung(line, width)]
+        lines: list[str] = []
+        for line in text.split("\n"):  # one that is indented is a command, which stays whole
+            lines += [line] if line.startswith(" ") else self._split_lines(line, width)
         return "\n".join(indent + line for line in lines)
-
-
-def _hung(line: str, width: int) -> list[str]:
-    """Return a line broken, its further lines no deeper; one that is indented is a command."""
-    if line.startswith(" "):
-        return [line]
-    return [part.strip() for part in wrapped(line, width)]
 
 
 class Parser(argparse.ArgumentParser):
@@ -108,8 +100,7 @@ class _HelpAll(argparse.Action):
     """Prints the help with the arguments that few need."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        assert isinstance(parser, Command)
-        print(parser.format_all(), end="")
+        print(argparse.ArgumentParser.format_help(parser), end="")  # which leaves out none
         parser.exit()
 
 
@@ -127,7 +118,7 @@ class Command(Parser):
         self._groups: dict[str, argparse._ArgumentGroup] = {}
         if has_groups:
             shows: dict[str, Any] = {"action": _HelpAll, "nargs": 0, "dest": argparse.SUPPRESS}
-            self.add_argument(HELP_ALL, help=say("help.all"), **shows)
+            self.add_argument("--help-all", help=say("help.all"), **shows)
         self.add_argument(LANG, choices=LANGUAGES, help=say("help.lang"))
 
     @classmethod
@@ -177,16 +168,15 @@ class Command(Parser):
             group: of the arguments that few need, under whose title `--help-all` shows it; "": it
                 is one of those that `--help` shows.
         """
-        adds = self._group(group).add_argument if group else super().add_argument
+        adds = super().add_argument
+        if group:
+            if group not in self._groups:
+                self._groups[group] = self.add_argument_group(say(f"help.group_{group}"))
+            adds = self._groups[group].add_argument
         action = adds(*names, **options)
         if action.help is None:
             action.help = say(f"help.{'_'.join(self.prog.split()[1:])}_{action.dest}")
         return action
-
-    def _group(self, name: str) -> argparse._ArgumentGroup:
-        if name not in self._groups:
-            self._groups[name] = self.add_argument_group(say(f"help.group_{name}"))
-        return self._groups[name]
 
     def format_usage(self) -> str:
         """Return the usage, without the arguments that few need."""
@@ -197,10 +187,6 @@ class Command(Parser):
         """Return the help, without the arguments that few need."""
         with self._without_groups():
             return super().format_help()
-
-    def format_all(self) -> str:
-        """Return the help with all arguments."""
-        return super().format_help()
 
     @contextmanager
     def _without_groups(self) -> Iterator[None]:
@@ -277,7 +263,6 @@ def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 #: What --mapping takes in the place of a file.
 SUGGEST = "suggest"
-_OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 
 def collect_rarely() -> None:
@@ -286,7 +271,7 @@ def collect_rarely() -> None:
     Records are many and hold no circles: looking for some after every 700 objects takes 6 % of a
     comparison of 2 000 records.
     """
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
+    gc.set_threshold(200_000)
 
 
 def add_tolerance(command: Command, *, noise: bool = True) -> None:
@@ -330,7 +315,7 @@ def two_of(option: str, value: str | None, expected: str) -> tuple[str, str] | N
     return parts[0], parts[1]
 
 
-def unexpected(option: str, value: str, expected: str) -> UsageError:
+def unexpected(option: str, value: object, expected: str, **params: Any) -> UsageError:
     """Return the error of an option; `expected` is the code of what was expected."""
-    wanted = message(expected)
+    wanted = message(expected, **params)
     return UsageError.saying("cli.option", option=option, value=repr(value), expected=wanted)

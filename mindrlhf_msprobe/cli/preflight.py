@@ -45,12 +45,15 @@ def _collect(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.preflight.collect import collect
     from mindrlhf_msprobe.report.preflight import collected_lines
 
+    batches = arguments.batches
+    if not (batches.isascii() and batches.isdecimal() and int(batches[:9]) and len(batches) < 7):
+        raise unexpected("--batches", batches, "collect.a_number")
     content = collect(
         arguments.output,
         configurations=arguments.config,
         checkpoints=arguments.checkpoint,
         data=arguments.data,
-        batches=_number("--batches", arguments.batches),
+        batches=int(batches),
         command=arguments.arguments,
         seconds=_seconds(arguments.seconds),
         overwrite=arguments.overwrite,
@@ -86,12 +89,6 @@ def _compare(arguments: argparse.Namespace) -> Answer:
         )
 
     return PREFLIGHT_FILES.answer(arguments.output_path, [], find)
-
-
-def _number(option: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0 and len(text) < 7):
-        raise unexpected(option, text, "collect.a_number")
-    return int(text)
 
 
 def _seconds(text: str | None) -> float | None:

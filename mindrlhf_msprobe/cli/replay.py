@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.errors import SAME, UsageError
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
-
-if TYPE_CHECKING:
-    from mindrlhf_msprobe.replay.offline.recorded_call import ReplayRequest
 
 
 def add_parser(commands: Commands) -> None:
@@ -32,11 +28,19 @@ def add_parser(commands: Commands) -> None:
 
 def _replay(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.findings.accuracy import exit_code_of
-    from mindrlhf_msprobe.replay.offline.replaying import replay_entry
+    from mindrlhf_msprobe.replay.offline.recorded_call import CallPlace, ReplayRequest
+    from mindrlhf_msprobe.replay.offline.replaying import replay_entry, replay_operators
 
-    request = _request(arguments)
-    if request.entry is None:
-        from mindrlhf_msprobe.replay.offline.replaying import replay_operators
+    # RUN, RUN ENTRY or RUN_A RUN_B ENTRY
+    what = arguments.what
+    entry = what[-1] if len(what) > 1 and _is_entry(what) else None
+    runs = what if entry is None else what[:-1]
+    if len(runs) > 2 or (len(what) > 1 and entry is None) or "" in runs:
+        raise UsageError.saying("replay.runs_and_entry", given=" ".join(what))
+    place = CallPlace(arguments.phase, arguments.step, arguments.rank)
+    given = {name: getattr(arguments, name) for name in ("network", "device", "compute_dtype")}
+    request = ReplayRequest(tuple(runs), entry, arguments.output, place, **given)
+    if entry is None:
         from mindrlhf_msprobe.report.accuracy import replayed_lines
         from mindrlhf_msprobe.report.terminal import progress_bar
 
@@ -47,24 +51,6 @@ def _replay(arguments: argparse.Namespace) -> Answer:
     found = replay_entry(request, run=not arguments.no_run)
     code = SAME if arguments.no_run else exit_code_of(found.verdicts)
     return Answer(code, lambda: found.text.split("\n"), found.to_json)
-
-
-def _request(arguments: argparse.Namespace) -> ReplayRequest:
-    """Return what is to be computed again.
-
-    Raises:
-        UsageError: what is given is not RUN, RUN ENTRY or RUN_A RUN_B ENTRY.
-    """
-    from mindrlhf_msprobe.replay.offline.recorded_call import CallPlace, ReplayRequest
-
-    what = arguments.what
-    entry = what[-1] if len(what) > 1 and _is_entry(what) else None
-    runs = what if entry is None else what[:-1]
-    if len(runs) > 2 or (len(what) > 1 and entry is None) or "" in runs:
-        raise UsageError.saying("replay.runs_and_entry", given=" ".join(what))
-    place = CallPlace(arguments.phase, arguments.step, arguments.rank)
-    given = {name: getattr(arguments, name) for name in ("network", "device", "compute_dtype")}
-    return ReplayRequest(tuple(runs), entry, arguments.output, place, **given)
 
 
 def _is_entry(what: list[str]) -> bool:

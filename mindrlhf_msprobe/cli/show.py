@@ -179,8 +179,7 @@ def _code(run: Run, name: str | None, at: _At) -> _Shown:
         find_records(run, name, **at)  # says that there is none, and the nearest
     problems = [str(problem) for problem in _problems(run, at) if not problem.key_data]
     content = [one.to_json() for one in found]
-    damaged = bool(problems)
-    return _Shown(content, render_code(found), problems[:_MOST_NAMED], damaged)
+    return _Shown(content, render_code(found), problems[:_MOST_NAMED], bool(problems))
 
 
 def _problems(run: Run, at: _At) -> list[Problem]:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.trends.reading import Choice, Trends
 
 _MOST_PROBLEMS = 20
-_PLOTS = 12
-_THRESHOLDS = (0.97, 0.03)
 
 
 def add_parser(commands: Commands) -> None:
@@ -36,10 +34,10 @@ def add_parser(commands: Commands) -> None:
     trend.add_argument("--rank", type=int, metavar="N")
     trend.add_argument("--csv", metavar="FILE")
     trend.add_argument("--tensorboard", metavar="DIR")
-    trend.add_argument("--plots", type=int, default=_PLOTS, metavar="N")
+    trend.add_argument("--plots", type=int, default=12, metavar="N")
     trend.add_argument("--json", action="store_true")
     trend.add_argument("--gradients", action="store_true")
-    for name, usual in zip(("first", "fall"), _THRESHOLDS):
+    for name, usual in (("first", 0.97), ("fall", 0.03)):
         trend.add_argument(f"--{name}", type=float, default=usual, metavar="X", group="gradients")
     trend.add_argument("--measure", choices=("cosine", "signs"), group="gradients")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
@@ -20,17 +20,11 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def language(environment: Mapping[str, str] | None = None) -> str:
-    """Return the language that a caller chose; else `zh` where the locale is Chinese, or `en`.
-
-    Args:
-        environment: the variables of a locale, which alone decide then; None: the process's.
-    """
-    if environment is None:
-        if (chosen := _CHOSEN.get() or _of_process) is not None:
-            return chosen
-        environment = os.environ
-    named = next((environment[name] for name in _VARIABLES if environment.get(name)), "")
+def language() -> str:
+    """Return the language that a caller chose; else `zh` where the locale is Chinese, or `en`."""
+    if (chosen := _CHOSEN.get() or _of_process) is not None:
+        return chosen
+    named = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), "")
     return "zh" if named.lower().startswith("zh") else "en"
 
 

@@ -60,10 +60,6 @@ NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 Messages = tuple[Message, ...]
 
 
-#: Characters: MindSpore lists every dtype that an operator takes.
-_MOST_OF_ERROR = 1000
-
-
 def message(code: str, /, **params: Any) -> Message:
     """Return a message; of an error among its parameters, what that says."""
     for name, value in params.items():
@@ -71,8 +67,9 @@ def message(code: str, /, **params: Any) -> Message:
             params[name] = value.said
         elif isinstance(value, BaseException):
             # An error of Python's kinds may be made of a message, too.
+            # It may be long: MindSpore lists every dtype that an operator takes.
             alone = value.args[0] if len(value.args) == 1 else None
-            said = alone if isinstance(alone, Message) else shortened(value, _MOST_OF_ERROR)
+            said = alone if isinstance(alone, Message) else shortened(value, 1000)
             params[name] = said
     return Message(code, params)
 

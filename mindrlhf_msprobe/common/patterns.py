@@ -147,10 +147,8 @@ def _sets(renamings: Sequence[Renaming], numbers: Sequence[int]) -> Iterator[tup
     yield from _sets(renamings, numbers[half:])
 
 
-@lru_cache(maxsize=1024)
-def pattern(text: str) -> Pattern:
-    """Return the pattern of a text; see `Pattern`."""
-    return Pattern(text)
+#: Returns the pattern of a text.
+pattern = lru_cache(maxsize=1024)(Pattern)
 
 
 @lru_cache(maxsize=_KEPT)

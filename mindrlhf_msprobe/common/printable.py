@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 _LONGEST = 20_000  # characters of one line
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_LINE_ENDS = ("Zl", "Zp")
 
 
 def shortened(text: object, most: int = 300) -> str:
@@ -56,7 +55,7 @@ def printable_json(text: str) -> str:
 
 def _is_escaped(char: str) -> bool:
     category = unicodedata.category(char)
-    return category[0] == "C" or category in _LINE_ENDS
+    return category[0] == "C" or category in ("Zl", "Zp")  # what ends a line
 
 
 _FEW = 8
@@ -92,5 +91,4 @@ def few_ranges(ranges: Sequence[Sequence[int]]) -> str:
 
 def few_numbers(numbers: Sequence[int]) -> str:
     """Return the first of several numbers, with how many more there are: 0, 2, … (+5)."""
-    shown = ", ".join(map(str, numbers[:_FEW]))
-    return shown + (f", … (+{len(numbers) - _FEW})" if len(numbers) > _FEW else "")
+    return few_ranges([*zip(numbers, numbers)])

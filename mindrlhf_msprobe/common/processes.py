@@ -35,15 +35,13 @@ def available_cores() -> int:
         return os.cpu_count() or 1
 
 
-_WITH_THREADS = ("mindspore", "ray", "torch", "tensorflow")  # that Python does not count
-
-
 def may_fork() -> bool:
     """Return whether this process has no threads but those that numpy looks after itself."""
     return (
         hasattr(os, "fork")
         and threading.active_count() == 1
-        and not any(module in sys.modules for module in _WITH_THREADS)
+        # These have some that Python does not count.
+        and not {"mindspore", "ray", "torch", "tensorflow"} & sys.modules.keys()
     )
 
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
-from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
-from mindrlhf_msprobe.findings import Comparison, Divergence, Outcome
+from mindrlhf_msprobe.errors import UNDECIDED, RunError, UsageError, nearest_of
+from mindrlhf_msprobe.findings import Comparison, Outcome
 from mindrlhf_msprobe.log import logger as probe_logger
 from mindrlhf_msprobe.phases import GENERATE, Phase, phase_table
 from mindrlhf_msprobe.probe import Probe
@@ -44,7 +44,6 @@ NOT_SYNCHRONISED, ROTARY = "not-synchronised", "rotary-off-by-one"
 ROLLOUT_FAULTS = (NOT_SYNCHRONISED, ROTARY, "lm-head-dtype", "mask-padding", "temperature")
 AS_PLANTED = 0
 NOT_AS_PLANTED = 1
-UNDECIDED = 2
 
 
 def run_demo(arguments: argparse.Namespace) -> int:
@@ -85,7 +84,7 @@ def run_demo(arguments: argparse.Namespace) -> int:
     answer = render(result, time.perf_counter() - start)
     right, sentences = _assess(result, fault, plan.probe_config)
     words = paragraph(sentences)
-    following = _what_next(plan, result, _write_page(plan, result), _proof_of(plan, arguments))
+    following = _what_next(plan, result, arguments)
     said = "\n".join((answer, "", words, following))
     print(fitted(said, sys.stdout))
     if result.verdict.status is Outcome.INCOMPARABLE:
@@ -116,11 +115,6 @@ class DemoPlan:
     def run_b(self) -> Path:
         """The run with it."""
         return self.output / "run_b"
-
-    @property
-    def page(self) -> Path:
-        """The page of both runs."""
-        return self.output / "report.html"
 
     @property
     def comparison(self) -> Path:
@@ -335,17 +329,21 @@ def _train(
         dump_path = Path(probe.config.dump_path)
         note = _PhaseNote(probe)
         trainer = PPOTrainer(plan.trainer_config, note, plan.seed)  # type: ignore[arg-type]
-        planted = None
+        struck = False
+
+        def strikes() -> bool:
+            nonlocal struck
+            assert fault is not None
+            now = note.open_phase == fault.phase and trainer.global_step >= fault.from_step
+            struck = struck or now
+            return now
+
         if isinstance(fault, RolloutFault):
             fault.plant(trainer)
         elif fault is not None and plan.phase is not None:
-            planted = fault.plant(
-                _network_of(trainer, plan.phase),
-                lambda: note.open_phase == fault.phase and trainer.global_step >= fault.from_step,
-            )
+            fault.plant(_network_of(trainer, plan.phase), strikes)
         trainer.train(plan.steps, lambda step, _: on_step(step + 1))
-    if planted is not None and not planted.calls:
-        assert plan.phase is not None
+    if fault is not None and plan.phase is not None and not struck:
         name = plan.phase.name
         cells = sorted({entry.cell for entry in open_run(dump_path).entries(name)})
         raise UsageError.saying("demo.never_ran", cell=plan.cell, phase=name, cells=cells)
@@ -370,7 +368,7 @@ def _assess(
     if first is None:
         unseen = () if _recorded(fault, config) else (message("demo.not_recorded"),)
         return False, (planted, message("demo.not_shown", status=status.value), *unseen)
-    cell = cell_of(first)
+    cell = None if first.entry is None else cell_name(first.entry)
     blamed = first.cell if first.operator and first.cell else cell or first.record
     found = message("demo.found", phase=first.phase, cell=blamed, step=first.step)
     there = (first.phase, first.step) == (fault.phase, fault.from_step + config.initial_step)
@@ -380,11 +378,6 @@ def _assess(
     if not _recorded(fault, config) and first.phase == fault.phase:
         return True, (planted, found, message("demo.phase_only"))
     return False, (planted, found, message("demo.otherwise"))
-
-
-def cell_of(first: Divergence) -> str | None:
-    """Return the name of the cell a verdict blames, None if it blames none."""
-    return None if first.entry is None else cell_name(first.entry)
 
 
 def _recorded(fault: Fault | RolloutFault, config: ProbeConfig) -> bool:
@@ -406,18 +399,18 @@ def _write_page(plan: DemoPlan, result: Comparison) -> str:
     from mindrlhf_msprobe.api import check_runs
     from mindrlhf_msprobe.report.page.page import Shown, is_page, write_page
 
-    paths = (plan.run_a, plan.run_b)
+    paths, page = (plan.run_a, plan.run_b), plan.output / "report.html"
     try:
         checks = check_runs(paths).runs
-        with written(Output(plan.page, is_page)) as (part,):
+        with written(Output(page, is_page)) as (part,):
             write_page(Shown(tuple(map(open_run, paths)), result, checks), part)
     except UsageError as error:
         return str(error.said)
-    return say("demo.open_page", file=str(plan.page))
+    return say("demo.open_page", file=str(page))
 
 
-def _what_next(plan: DemoPlan, result: Comparison, page: str, proof: str) -> str:
-    lines = [say("demo.next"), f"  {page}"]
+def _what_next(plan: DemoPlan, result: Comparison, arguments: argparse.Namespace) -> str:
+    lines = [say("demo.next"), f"  {_write_page(plan, result)}"]
     first = result.verdict.first_divergence
     if first is not None:
         table = next((t for t in result.tables if first.phase and first.phase in t), None)
@@ -426,24 +419,19 @@ def _what_next(plan: DemoPlan, result: Comparison, page: str, proof: str) -> str
     if plan.phase is None and plan.probe_config.keeps_rows:
         mismatch = f"mindrlhf-msprobe mismatch {plan.run_b}"
         lines.append(f"  {say('demo.mismatch', command=mismatch)}")
-    command = f"mindrlhf-msprobe compare {plan.run_a} {plan.run_b} -o OUT"
-    lines += [
-        f"  {say('demo.look', run=str(plan.run_a))}",
-        f"  {say('demo.again', command=command)}",
-        *([] if first is None else [f"  {say('demo.prove', command=proof)}"]),
-        f"  {say('demo.trainer', file=str(Path(__file__).with_name('trainer.py')))}",
-    ]
-    return "\n".join(lines)
-
-
-def _proof_of(plan: DemoPlan, arguments: argparse.Namespace) -> str:
-    """Return the command that proves what was found: it trains as this demo did."""
-    given = ["--output", str(plan.output / "again"), "--only", "{side}"]
-    for name in ("steps", "seed", "fault", "fault_step", "config"):
-        if (value := getattr(arguments, name)) is not None:
-            given += [f"--{name.replace('_', '-')}", str(value)]
-    runs = f"{plan.run_a} {plan.run_b} -o {plan.output / 'proof'}"
-    return f"mindrlhf-msprobe prove {runs} -- mindrlhf-msprobe demo {shlex.join(given)}"
+    runs = f"{plan.run_a} {plan.run_b}"
+    lines.append(f"  {say('demo.look', run=str(plan.run_a))}")
+    lines.append(f"  {say('demo.again', command=f'mindrlhf-msprobe compare {runs} -o OUT')}")
+    if first is not None:  # what proves it trains as this demo did
+        given = ["--output", str(plan.output / "again"), "--only", "{side}"]
+        for name in ("steps", "seed", "fault", "fault_step", "config"):
+            if (value := getattr(arguments, name)) is not None:
+                given += [f"--{name.replace('_', '-')}", str(value)]
+        proof = f"mindrlhf-msprobe prove {runs} -o {plan.output / 'proof'}"
+        proof += f" -- mindrlhf-msprobe demo {shlex.join(given)}"
+        lines.append(f"  {say('demo.prove', command=proof)}")
+    trainer = str(Path(__file__).with_name("trainer.py"))
+    return "\n".join([*lines, f"  {say('demo.trainer', file=trainer)}"])
 
 
 def quiet_frameworks(log_dir: str | os.PathLike[str]) -> None:

@@ -44,8 +44,10 @@ class Fault:
         """Return whether a verdict that blames this cell names the fault."""
         return cell == self.cell_name
 
-    def plant(self, network: nn.Cell, is_active: Callable[[], bool]) -> "PlantedFault":
+    def plant(self, network: nn.Cell, is_active: Callable[[], bool]) -> None:
         """Make the cell of `network` return wrong values whenever `is_active()` is true.
+
+        That is called each time the cell has computed.
 
         The cell's own `construct` is replaced, so that whoever watches the cell from outside sees
         right inputs, right parameters and a wrong output, now or later; gradients flow as before.
@@ -53,27 +55,12 @@ class Fault:
         Raises:
             UsageError: the network has no such cell.
         """
-        return PlantedFault(find_cell(network, self.cell_name), is_active)
-
-
-class PlantedFault:
-    """A cell whose `construct` is replaced.
-
-    Attributes:
-        calls: how often the cell has returned wrong values.
-    """
-
-    def __init__(self, cell: nn.Cell, is_active: Callable[[], bool]) -> None:
-        self._cell = cell
-        self.calls = 0
+        cell = find_cell(network, self.cell_name)
         right_construct = cell.construct
 
         def construct(*args: Any, **kwargs: Any) -> Any:
             output = right_construct(*args, **kwargs)
-            if not is_active():
-                return output
-            self.calls += 1
-            return disturb(output)
+            return disturb(output) if is_active() else output
 
         cell.construct = construct
 

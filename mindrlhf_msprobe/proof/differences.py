@@ -170,16 +170,13 @@ def _variables(path: Path) -> dict[str, str]:
     for line in map(str.strip, lines):
         match = _VARIABLE.fullmatch(line)
         if match is not None:
-            found[match[1]] = _of_shell(match[2])
+            # As a shell would read it: without its quotes, and a comment behind it.
+            quoted = re.match(r"""(['"])(.*?)\1(?:\s+#.*)?$""", match[2].strip())
+            plain = re.split(r"\s+#", match[2], maxsplit=1)[0].strip()
+            found[match[1]] = plain if quoted is None else quoted[2]
         elif line and not line.startswith("#"):
             raise UsageError.saying("error.hunt_variable", path=path, line=line[:_MOST_SHOWN])
     return found
-
-
-def _of_shell(value: str) -> str:
-    """Return a value as a shell would read it: without its quotes, and a comment behind it."""
-    quoted = re.match(r"""(['"])(.*?)\1(?:\s+#.*)?$""", value.strip())
-    return quoted[2] if quoted is not None else re.split(r"\s+#", value, maxsplit=1)[0].strip()
 
 
 def _commit(text: str) -> str:

@@ -39,9 +39,6 @@ GOOD, BAD, UNDECIDED = "good", "bad", "undecided"
 _FIRST_BAD = "is the first bad commit"
 _MOST_SETS = 4
 
-#: Is told the number of a trial that begins.
-Progress = Callable[[int], None]
-
 
 @dataclass(frozen=True)
 class Search:
@@ -64,7 +61,7 @@ class Search:
     tolerance: Tolerances | None = None
 
 
-def hunt(search: Search, progress: Progress = lambda number: None) -> Hunt:
+def hunt(search: Search) -> Hunt:
     """Find the smallest sets of differences that make a run differ from a good one.
 
     Writes hunt.json and a directory for each trial into the output. A call that was interrupted
@@ -74,7 +71,7 @@ def hunt(search: Search, progress: Progress = lambda number: None) -> Hunt:
         ConfigError, RunError, UsageError: what is between cannot be used, the output holds
             something else, or the command cannot be started or has no place for it.
     """
-    found = _Hunt(search, progress).conclude()
+    found = _Hunt(search).conclude()
     write_json(search.output / HUNT_FILE, found.to_json())
     return found
 
@@ -87,19 +84,10 @@ class _Item:
     key: Any
     setting: Setting
 
-    @property
-    def name(self) -> str:
-        return self.setting.name
-
-    @property
-    def kind(self) -> str:
-        return self.setting.kind
-
 
 class _Hunt:
-    def __init__(self, search: Search, progress: Progress) -> None:
+    def __init__(self, search: Search) -> None:
         self._of = search
-        self._progress = progress
         self._pairs = [read_between(texts) for texts in search.between]
         for pair in self._pairs:
             kind, name = (Files, CONFIG) if isinstance(pair, Files) else (Interpreters, PYTHON)
@@ -117,6 +105,7 @@ class _Hunt:
         self._made: list[Trial] = []
         self._known: dict[frozenset[int], str] = {}
         self._good = search.good
+        self._tree = self._trials.output / "checkout"  # of the commits
         self._inside = ""  # the working directory, in its repository
 
     def _differences(self) -> Any:
@@ -142,7 +131,9 @@ class _Hunt:
             chosen = smallest(left, self._result)
             sets.append(tuple(self._items[i].setting for i in chosen))
             # A row of interpreters is an order: those behind a bad one say nothing more.
-            done = {self._items[i].pair for i in chosen if self._items[i].kind == "interpreter"}
+            done = {
+                self._items[i].pair for i in chosen if self._items[i].setting.kind == "interpreter"
+            }
             left = [i for i in left if i not in chosen and self._items[i].pair not in done]
         rest = None if not left else self._result(left) == GOOD
         return self._end(sets=tuple(sets), rest_is_good=rest)
@@ -166,19 +157,17 @@ class _Hunt:
             self._known[key] = self._judged(bad, f"trial{len(self._made) + 1}")
         return self._known[key]
 
-    def _judged(
-        self, bad: Sequence[int], name: str, directory: Path | None = None, commit: str = ""
-    ) -> str:
+    def _judged(self, bad: Sequence[int], name: str, commit: str = "") -> str:
         """Make a trial and compare it with the good run."""
         why: Message | None = None
         seconds, reused, result = 0.0, False, UNDECIDED
         try:
-            trial = self._make(bad, name, directory, commit)
+            trial = self._make(bad, name, commit)
             seconds, reused = trial.seconds, trial.reused
             result, why = self._compared(trial.run, trial.directory / "comparison")
         except MsprobeError as error:
             why = error.said
-        names = tuple(self._items[i].name for i in bad)
+        names = tuple(self._items[i].setting.name for i in bad)
         if commit:
             names = (f"{commit[:12]} {_subject(commit)}",)
         path = str(self._trials.output / name)
@@ -196,10 +185,7 @@ class _Hunt:
             return UNDECIDED, message("proof.incomparable")
         return (BAD if found is Outcome.DIVERGED else GOOD), None
 
-    def _make(
-        self, bad: Sequence[int], name: str, directory: Path | None = None, commit: str = ""
-    ) -> MadeRun:
-        self._progress(len(self._made) + 1)
+    def _make(self, bad: Sequence[int], name: str, commit: str = "") -> MadeRun:
         arguments: dict[str, str] = {}
         environment: dict[str, str | None] = {}
         for number, pair in enumerate(self._pairs):
@@ -214,11 +200,12 @@ class _Hunt:
                 arguments[PYTHON] = pair.paths[max(keys, default=0)]
         if commit:
             environment["MSPROBE_COMMIT"] = commit  # by which a trial is known again
+        directory = self._tree / self._inside if commit else None
         return self._trials.make(name, {}, arguments, environment, directory)
 
     def _of_commits(self, commits: Commits) -> Hunt:
         """Find the first bad commit in a work tree of its own."""
-        tree = self._trials.output / "checkout"
+        tree = self._tree
         self._inside = git("rev-parse", "--show-prefix").stdout.strip()
         repository = Path.cwd()
         git("worktree", "remove", "--force", str(tree))
@@ -228,18 +215,19 @@ class _Hunt:
         try:
             if self._good is None:
                 try:
-                    self._good = self._make([], "good", tree / self._inside, commits.good).run
+                    self._good = self._make([], "good", commits.good).run
                 except TrialError as error:
                     return self._end(error.said)
-            return self._bisected(commits, tree)
+            return self._bisected(commits)
         finally:
             git("bisect", "reset", directory=tree)
             git("worktree", "remove", "--force", str(tree), directory=repository)
 
-    def _bisected(self, commits: Commits, tree: Path) -> Hunt:
+    def _bisected(self, commits: Commits) -> Hunt:
+        tree = self._tree
         for name, commit in ((BAD, commits.bad), (GOOD, commits.good)):
             git("checkout", "--detach", "--force", commit, directory=tree)
-            if self._of_commit(commit, tree) != name:
+            if self._of_commit(commit) != name:
                 return self._end(
                     message("hunt.good_is_not_good")
                     if name == GOOD
@@ -248,7 +236,7 @@ class _Hunt:
         done = git("bisect", "start", commits.bad, commits.good, directory=tree)
         while done.returncode == 0 and _FIRST_BAD not in done.stdout:
             commit = git("rev-parse", "HEAD", directory=tree).stdout.strip()
-            result = self._of_commit(commit, tree)
+            result = self._of_commit(commit)
             done = git("bisect", "skip" if result == UNDECIDED else result, directory=tree)
         if _FIRST_BAD not in done.stdout:
             if left := re.findall(r"^[0-9a-f]{40}$", done.stdout, re.MULTILINE):
@@ -256,8 +244,8 @@ class _Hunt:
             return self._end(message("hunt.git", why=(done.stdout + done.stderr).strip()[:300]))
         return self._end(commit=_as_setting(done.stdout.partition(" ")[0].rpartition("\n")[2]))
 
-    def _of_commit(self, commit: str, tree: Path) -> str:
-        return self._judged([], f"commit-{commit[:12]}", tree / self._inside, commit)
+    def _of_commit(self, commit: str) -> str:
+        return self._judged([], f"commit-{commit[:12]}", commit)
 
     def _end(self, *why: Message, **found: Any) -> Hunt:
         settings = tuple(item.setting for item in self._items)

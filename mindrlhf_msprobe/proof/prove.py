@@ -8,7 +8,7 @@ not change what B computes as A does; of what was put in, only what changed some
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -38,11 +38,6 @@ _GIB = 1 << 30
 
 #: Says that key data were left out of a comparison; what became of them is said apart.
 _LEFT_OUT = "explanation.left_out"
-#: The records of cells, by their names.
-_CELLS = (r"^Cell\.",)
-
-#: Is told what begins: a round's kind and number.
-Progress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
@@ -73,7 +68,7 @@ class Experiment:
     tolerance: Tolerances | None = None
 
 
-def prove(experiment: Experiment, progress: Progress = lambda kind, number: None) -> Proof:
+def prove(experiment: Experiment) -> Proof:
     """Find by experiments which places explain all of the difference of two runs.
 
     Writes proof.json and a directory for each round into the output. A call that was interrupted
@@ -83,7 +78,7 @@ def prove(experiment: Experiment, progress: Progress = lambda kind, number: None
         RunError, UsageError: a run cannot be read, the output holds something else, or the command
             cannot be started.
     """
-    found = _Rounds(experiment, progress).conclude()
+    found = _Rounds(experiment).conclude()
     write_json(experiment.output / PROOF_FILE, found.to_json())
     return found
 
@@ -138,9 +133,8 @@ class _Tried:
 
 
 class _Rounds:
-    def __init__(self, experiment: Experiment, progress: Progress) -> None:
+    def __init__(self, experiment: Experiment) -> None:
         self._of = experiment
-        self._progress = progress
         runs = {"a": experiment.a, "b": experiment.b, "tensors": experiment.tensors}
         what = {name: _identity(run) for name, run in runs.items() if run is not None}
         self._trials = Trials(experiment.output, what, experiment.command, experiment.seconds)
@@ -242,7 +236,7 @@ class _Rounds:
         first = current.verdict.first_divergence
         if first is not None and first.key is None:
             return current
-        return self._compare(self._of.a, run, None, include=_CELLS)
+        return self._compare(self._of.a, run, None, include=(r"^Cell\.",))
 
     def _replaced(self, current: Comparison, tensors: Run) -> list[Place]:
         """Return a value to be replaced that differs and has not been, if there is one."""
@@ -293,10 +287,8 @@ class _Rounds:
         places = [one.place for one in self._tried]
         replaced = {place.replaces: path for place in places if place.replaces}
         grafts = [place.settings(path) for place in places if place.entries]
-        return {
-            **({"graft": grafts} if grafts else {}),
-            **({"replace": replaced} if replaced else {}),
-        }
+        settings = {"graft": grafts, "replace": replaced}
+        return {name: given for name, given in settings.items() if given}
 
     # --- the runs that are needed ----------------------------------------------------------------
 
@@ -355,7 +347,6 @@ class _Rounds:
     def _make(
         self, kind: str, number: int, settings: Mapping[str, Any], side: str = "b"
     ) -> MadeRun:
-        self._progress(kind, number)
         return self._trials.make(f"{kind}{number}", settings, {SIDE: side})
 
     def _compare(

@@ -124,7 +124,9 @@ class Trials:
             shutil.rmtree(own)
         own.mkdir(parents=True)
         write_json(own / _SETTINGS, settings)
-        command = [_filled(part, given) for part in self._command]
+        command = [*self._command]
+        for key, text in given.items():
+            command = [part.replace(f"{{{key}}}", text) for part in command]
         began = time.monotonic()
         code = self._run(command, own, environment or {}, directory)
         seconds = round(time.monotonic() - began, 1)
@@ -191,12 +193,6 @@ def _refuse_running(own: Path) -> None:
         return
     if started_here:
         raise RunError.saying("error.trial_runs", number=number, path=own)
-
-
-def _filled(part: str, given: Mapping[str, str]) -> str:
-    for name, text in given.items():
-        part = part.replace(f"{{{name}}}", text)
-    return part
 
 
 def takes(command: Sequence[str], name: str) -> bool:

@@ -82,7 +82,7 @@ class BenchmarkedPhase(Repeating):
     lost = "lost.second_run"
 
     def __init__(
-        self, config: ProbeConfig, place: Mapping[str, Any], take: Callable[[Sequence[Row]], None]
+        self, config: ProbeConfig, place: Mapping[str, Any], take: Callable[[Sequence[Row]], object]
     ) -> None:
         super().__init__()
         self.config = config
@@ -143,12 +143,6 @@ class BenchmarkedPhase(Repeating):
         else:
             self.end(held)
         return None if held is None else held.again(output)
-
-    @property
-    def rows(self) -> list[Row]:
-        """What was found so far and has not been handed over."""
-        with self._lock:
-            return [*self._rows]
 
     def close(self) -> None:
         """End to see them, compute the gradients that wait, and hand the rows over."""
@@ -661,12 +655,11 @@ def _finite(number: float) -> float | None:
 def benchmark(recorder: Recorder, config: ProbeConfig) -> None:
     """Have what a recorder records run again on disturbed inputs, and the changes written down."""
 
-    def take(rows: Sequence[Mapping[str, Any]]) -> None:
-        benchmark_lines(recorder.root, recorder.rank).append(rows)
+    file = benchmark_lines(recorder.root, recorder.rank)
 
     def observer_of(phase: Phase, _: int) -> BenchmarkedPhase:
         place = {"step": recorder.step, "phase": phase.name, "rank": recorder.rank}
-        return BenchmarkedPhase(config, place, take)
+        return BenchmarkedPhase(config, place, file.append)
 
     if config.changes_training:
         changed_by = {"task": config.task, "pert_mode": config.pert_mode}

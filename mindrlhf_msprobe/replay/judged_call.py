@@ -14,7 +14,7 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from mindrlhf_msprobe.capture.opening.observer import CellCall, OperatorCall
-from mindrlhf_msprobe.capture.tensors.summary import is_tensor, to_host
+from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.replay.held import HeldCall
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, judge
@@ -27,11 +27,11 @@ class JudgedCall(HeldCall):
     """A call that is computed again, and judged.
 
     Args:
-        cell_name: of the cell, or of that around an operator.
         before: of an operator that writes into its first argument, what stood there.
         repeats: whether it is a second run for gradients, of a recomputed cell.
 
     Attributes:
+        cell_name: of the cell, or of that around an operator.
         alone: whether nobody else looks at what it computes: of a cell, an operator in it is not
             looked at by itself.
         met: how many operators ran in it that compute floating numbers.
@@ -47,14 +47,14 @@ class JudgedCall(HeldCall):
     def __init__(
         self,
         entry: str,
-        cell_name: str,
         call: CellCall | OperatorCall,
         *,
         before: np.ndarray | None = None,
         repeats: bool = False,
     ) -> None:
         super().__init__(entry, call, by_formula=True)
-        self.cell_name, self.before, self.repeats = cell_name, before, repeats
+        self.cell_name = call.name if isinstance(call, CellCall) else call.around
+        self.before, self.repeats = before, repeats
         self.alone = False
         self.met = 0
         self.uses: Counter[int] = Counter()
@@ -74,7 +74,7 @@ class JudgedCall(HeldCall):
     def keep(self, key: int, gradient: Tensor, *, of_input: bool, after: Any, whole: bool) -> None:
         """Keep a gradient; the arguments are those of `CallObserver.gradient`."""
         if of_input:
-            behind = None if after is None else np.array(to_host(after).values())
+            behind = None if after is None else host_values(after)
             self.leaving[key] = host_values(gradient), behind, whole
         else:
             self.arriving[key] = host_values(gradient)

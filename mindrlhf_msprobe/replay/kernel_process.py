@@ -34,10 +34,6 @@ _STEP = 2.0**-20
 _DIRECTIONS = 3
 
 
-class NoKernelError(Exception):
-    """There is no kernel that answers."""
-
-
 #: Takes arrays, returns those of the outputs.
 _Function = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
@@ -51,7 +47,7 @@ class _Operator:
 
         operator = find_operator(call.operator)
         if operator is None or not computes_only(operator):
-            raise NoKernelError(call.operator)
+            raise NoAnswerError(call.operator)
         self._computed: Callable[..., Any] = operator.original
         if operator.kind == "Primitive":
             self._computed = operator.owner(**call.attributes)
@@ -62,7 +58,7 @@ class _Operator:
         """Return the outputs.
 
         Raises:
-            NoKernelError: it returns what is no tensor, or no float64.
+            NoAnswerError: it returns what is no tensor, or no float64.
         """
         from mindspore import Tensor
 
@@ -87,10 +83,10 @@ class _Operator:
         self.several = isinstance(returned, (tuple, list))
         found = [*returned] if self.several else [returned]
         if not all(isinstance(one, Tensor) for one in found):
-            raise NoKernelError("not_a_tensor")
+            raise NoAnswerError("not_a_tensor")
         names = {str(one.dtype) for one in found}
         if names & {"Float16", "BFloat16", "Float32", "Complex64", "Complex128"}:
-            raise NoKernelError(_LOWER)
+            raise NoAnswerError(_LOWER)
         return found
 
 
@@ -104,7 +100,7 @@ class Kernels:
         """Compute a call.
 
         Raises:
-            NoKernelError: there is no kernel.
+            NoAnswerError: there is no kernel.
             Exception: of MindSpore.
         """
         operator = _Operator(call)
@@ -112,7 +108,7 @@ class Kernels:
         if key not in self._in_float64:
             self._in_float64[key] = computes_in_float64(operator, call.draws[0])
         if not self._in_float64[key]:
-            raise NoKernelError(_LOWER)
+            raise NoAnswerError(_LOWER)
         if not call.arriving:
             results = [tuple(operator(arrays)) for arrays in call.draws]
             return KernelResults(tuple(results), operator.several)
@@ -174,7 +170,7 @@ def gradients(
     Those of a kernel are held against central differences along random directions.
 
     Raises:
-        NoKernelError: no kernel gives them, and there are too many elements for differences.
+        NoAnswerError: no kernel gives them, and there are too many elements for differences.
     """
 
     def projected(moved: Sequence[np.ndarray]) -> float:
@@ -187,7 +183,7 @@ def gradients(
         if not verified or _agrees(projected, arrays, found, floats):
             return found
     if sum(arrays[i].size for i in floats) > _MOST_DIFFERENCES:
-        raise NoKernelError("no_gradient")
+        raise NoAnswerError("no_gradient")
     return _by_differences(projected, arrays, floats)
 
 
@@ -248,7 +244,7 @@ def _by_differences(
     """Return gradients as central differences of each element.
 
     Raises:
-        NoKernelError: at a bend, where those to both sides differ.
+        NoAnswerError: at a bend, where those to both sides differ.
     """
     found: list[np.ndarray | None] = [None] * len(arrays)
     here = projected(arrays)
@@ -266,7 +262,7 @@ def _by_differences(
             bends.append(abs(sides[0] + sides[1] - 2 * here) / step)
             largest = max(largest, abs(gradient[at]))
         if max(bends, default=0.0) > 1e-3 * largest + 1e-9 * abs(here) / step:
-            raise NoKernelError("bend")
+            raise NoAnswerError("bend")
         found[i] = gradient
     return found
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _MODULE = "mindrlhf_msprobe.replay.kernel_process"
 #: Seconds after which a process is given up: the first answer waits for MindSpore's import.
 _PATIENCE = 120.0
-#: How often a process that ended is started again.
-_MOST_STARTS = 4
 _DTYPES = {*PRECISIONS, "bool", "int8", "int16", "int32", "int64", "uint8"}
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -86,19 +84,15 @@ class NoAnswerError(Exception):
 
 
 class KernelProcess:
-    """The process, with what it refused.
+    """The process, with what it refused."""
 
-    Args:
-        most_starts: how often it is started, again where an operator has ended it.
-    """
-
-    def __init__(self, most_starts: int = _MOST_STARTS) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._to: BinaryIO | None = None
         self._from: BinaryIO | None = None
-        self._starts_left = most_starts
+        self._starts_left = 4  # again where an operator has ended it
         self._fatal: set[str] = set()
 
     def compute(self, call: KernelCall) -> KernelResults:

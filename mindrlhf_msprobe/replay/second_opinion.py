@@ -102,7 +102,7 @@ class SecondOpinion(Repeating):
         config: ProbeConfig,
         place: Mapping[str, Any],
         turns: Turns,
-        write: Callable[[Mapping[str, Any]], None],
+        write: Callable[[Sequence[Mapping[str, Any]]], object],
     ) -> None:
         super().__init__()
         self._write = write
@@ -120,14 +120,14 @@ class SecondOpinion(Repeating):
         """Hold what a cell that is computed again begins with."""
         if not self._turns.takes(self._place["step"], call.name):
             return None
-        return self._hold(call, JudgedCall(call.entry, call.name, call))
+        return self._hold(JudgedCall(call.entry, call))
 
     def cell_repeats(self, call: CellCall) -> Running | None:
         """Hold what a recomputed cell begins its second run with: gradients come through it."""
         if call.entry not in self._to_repeat:
             return None
         self._to_repeat.discard(call.entry)
-        return self._hold(call, JudgedCall(call.entry, call.name, call, repeats=True))
+        return self._hold(JudgedCall(call.entry, call, repeats=True))
 
     def operator_begins(self, call: OperatorCall) -> Running:
         """Hold what an operator that is computed again begins with."""
@@ -144,12 +144,11 @@ class SecondOpinion(Repeating):
         written = call.args[0] if call.args and in_place(call.operator.name) else None
         is_tensor = isinstance(written, Tensor) and not isinstance(written, Parameter)
         before = host_values(written) if is_tensor else None
-        held = JudgedCall(entry, call.around, call, before=before, repeats=repeats)
-        return self._hold(call, held)
+        return self._hold(JudgedCall(entry, call, before=before, repeats=repeats))
 
-    def _hold(self, call: CellCall | OperatorCall, held: JudgedCall) -> Running:
+    def _hold(self, held: JudgedCall) -> Running:
         self.running.append(held)
-        return Running(self, call, held)
+        return Running(self, held.call, held)
 
     def ended(self, call: CellCall | OperatorCall, held: JudgedCall | None, output: Any) -> None:
         """Take note of what an operator did; compute again what is held, and judge it."""
@@ -377,14 +376,14 @@ class SecondOpinion(Repeating):
             line["tensors"] = [_as_json(name, one) for name, one in judged]
         elif why is not None:
             line["why"] = why.as_json()
-        self._write(line)
+        self._write([line])
 
     def _say_of_parameter(self, share: Share, found: Judgement) -> None:
         began = time.perf_counter()
         if found.reason == "not_finite":
             found = by_reach(found, share.reach, share.precision)
         line = self._line(share.entry, share.cell_name, share.precision, began)
-        self._write(line | {"tensors": [_as_json(share.record, found)]})
+        self._write([line | {"tensors": [_as_json(share.record, found)]}])
 
     def _line(
         self, entry: str, cell_name: str, precision: Precision | None, began: float
@@ -469,13 +468,12 @@ def _judged(
         freely: where rounding made equal operands of a cell unequal, and each may have any share:
             what it then may be.
     """
-    assert call.precision is not None
-    actual, beside = gradient
+    precision, (actual, beside) = call.precision, gradient
+    assert precision is not None
 
     def by(value: Value | None) -> Judgement:
-        assert call.precision is not None
         computed = [np.zeros(actual.shape)] * 2 if value is None else value.draws
-        return judge(actual, computed, call.precision, beside)
+        return judge(actual, computed, precision, beside)
 
     found = by(value)
     if found.opinion is Opinion.WRONG and freely is not value:
@@ -495,11 +493,8 @@ def check_accuracy(recorder: Recorder, config: ProbeConfig) -> None:
     file = opinion_lines(recorder.root, recorder.rank)
     turns = Turns(config.budget)
 
-    def write(opinion: Mapping[str, Any]) -> None:
-        file.append([opinion])
-
     def observer_of(phase: Phase, opening: int) -> SecondOpinion:
         place = {"step": recorder.step, "rank": recorder.rank, "phase": phase.name}
-        return SecondOpinion(config, place | {"opening": opening}, turns, write)
+        return SecondOpinion(config, place | {"opening": opening}, turns, file.append)
 
     recorder.phases.observe_calls(observer_of)

@@ -120,25 +120,15 @@ def writes_in_place(call: OperatorCall) -> bool:
     return writes(operator.name) and not known
 
 
-def declared_precision(cell: nn.Cell) -> list[str]:
-    """Return the floating dtypes that a cell or one inside it declares to compute in."""
-    found = []
-    for inside in named_cells(cell).values():
-        attributes = vars(inside)
-        for name in _DECLARED:
-            value = str(attributes.get(name, "")).lower()
-            found += [value] if value in PRECISIONS else []
-        found += [dtype for flag, dtype in _TO_FLOAT.items() if attributes.get(flag) is True]
-    return found
-
-
 def precision_of(cell: nn.Cell | None, *values: Any, declared: str = "") -> Precision:
     """Return the lowest precision of tensors, of a cell's parameters, and of what is declared."""
     names = [declared] if declared else []
     tensors = [leaf for value in values for leaf in leaves_of(value) if isinstance(leaf, Tensor)]
     if cell is not None:
         tensors += cell.get_parameters()
-        names += declared_precision(cell)
+        for attributes in map(vars, named_cells(cell).values()):
+            names += [str(attributes.get(name, "")).lower() for name in _DECLARED]
+            names += [dtype for flag, dtype in _TO_FLOAT.items() if attributes.get(flag) is True]
     names += {str(tensor.dtype).lower() for tensor in tensors}
     return lowest_precision(names)
 
@@ -262,7 +252,10 @@ class SecondRun:
             self._own.add(id(call.args[0]))
         self._note_inputs(call.args, call.kwargs)
         self._note_constants([call.args, call.kwargs])
-        made = self._handled(call) if before is None else self._written(call, alone=True)
+        if before is None:
+            made = self._handle(call.operator, call.compute, call.args, call.kwargs)
+        else:
+            made = self._written(call, alone=True)
         known = [self._known.get(id(leaf)) for leaf in leaves_of(made)]
         return [None if one is None else one[1] for one in known]
 
@@ -320,10 +313,8 @@ class SecondRun:
 
     # --- operators -----------------------------------------------------------------------------
 
-    def _handle(self, *call: Any) -> Any:
-        return self._handled(OperatorCall(*call))
-
-    def _handled(self, call: OperatorCall) -> Any:
+    def _handle(self, *given: Any) -> Any:
+        call = OperatorCall(*given)
         operator = call.operator
         if communicates(operator.kind, operator.name):
             raise CannotRepeatError.saying("second.communicates", operator=operator.full_name)
@@ -482,25 +473,13 @@ def _settings(call: OperatorCall) -> Any:
 # --- cells: what they compute as their library defined it -----------------------------------------
 
 
-def construct_of(cell: nn.Cell) -> Callable[..., Any]:
-    """Return what a cell computes; see `defined_construct`.
-
-    Raises:
-        CannotRepeatError: it is compiled.
-    """
-    if is_jitted(cell):
-        raise CannotRepeatError.saying("second.compiled", cell=type(cell).__name__)
-    return defined_construct(cell)
-
-
 class _Plain(threading.local):
     """Whether cells of this thread run by their construct alone.
 
     Attributes:
-        transposed: answers the property `T` of tensors.
+        transposed: answers the property `T` of tensors; None: cells run as usual.
     """
 
-    on = False
     transposed: Callable[[Tensor], Any] | None = None
 
 
@@ -522,12 +501,11 @@ class _PlainCells:
                 self._put_on()
             self._runs += 1
         mine = self._of_thread
-        before = mine.on, mine.transposed
-        mine.on, mine.transposed = True, transposed
+        before, mine.transposed = mine.transposed, transposed
         try:
             yield
         finally:
-            mine.on, mine.transposed = before
+            mine.transposed = before
             with self._lock:
                 self._runs -= 1
                 if not self._runs:
@@ -545,7 +523,7 @@ class _PlainCells:
             )
 
         def call(cell: nn.Cell, *args: Any, **kwargs: Any) -> Any:
-            if not mine.on:
+            if mine.transposed is None:
                 return original(cell, *args, **kwargs)
             return construct_of(cell)(*args, **kwargs)
 
@@ -561,7 +539,7 @@ class _PlainCells:
         defined = defined_function(replaced.module, replaced.name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not self._of_thread.on:
+            if self._of_thread.transposed is None:
                 return stood(*args, **kwargs)
             if defined is None:
                 raise CannotRepeatError.saying("second.replaced", operator=replaced.full_name)
@@ -579,12 +557,17 @@ _LIBRARIES = ("mindspore.", "mindformers.")
 _LAYERS = ("mindspore.",)
 
 
-def defined_construct(cell: nn.Cell) -> Callable[..., Any]:
+def construct_of(cell: nn.Cell) -> Callable[..., Any]:
     """Return the construct of a cell.
 
     Of a layer of MindSpore or MindFormers it is the one that the source of its class has, also
     where the class has another one by now; of other cells what they have.
+
+    Raises:
+        CannotRepeatError: it is compiled.
     """
+    if is_jitted(cell):
+        raise CannotRepeatError.saying("second.compiled", cell=type(cell).__name__)
     own = vars(cell).get("construct")
     kind = next((k for k in type(cell).__mro__ if "construct" in vars(k)), None)
     if kind is None or not kind.__module__.startswith(_LIBRARIES):

@@ -500,12 +500,14 @@ def test_sum_that_loses_small_terms_is_found(layer_probe):
     found = {}
     for name, function in (("careless", careless), ("careful", None)):
         operator = find_operator("Functional.sum")
-        phase = BenchmarkedPhase(ProbeConfig(pert_mode="change_value"), {}, list)
+        rows: list[dict] = []
+        phase = BenchmarkedPhase(ProbeConfig(pert_mode="change_value"), {}, rows.extend)
         compute = function or (
             lambda x, axis=-1: Tensor(x.asnumpy().astype(np.float64).sum(axis).astype(np.float16))
         )
         given, named = (Tensor(values),), {"axis": -1}
         call = OperatorCall(operator, compute, given, named, "Functional.sum.0.forward")
         phase.operator_begins(call).ended(compute(*given, **named))
-        found[name] = [row["consistent"] for row in phase.rows]
+        phase.close()
+        found[name] = [row["consistent"] for row in rows]
     assert found == {"careless": [False], "careful": [True]}

@@ -48,7 +48,7 @@ def test_gradients_that_differences_do_not_confirm_are_not_believed(monkeypatch)
         assert np.allclose(found, 2 * X, rtol=1e-6)
     monkeypatch.setattr(process, "_by_kernel", lambda *_: [X * 0])
     at_a_bend = np.where(X > 0.5, X, 0)
-    with pytest.raises(process.NoKernelError):
+    with pytest.raises(process.NoAnswerError):
         process.gradients(lambda arrays: [np.abs(arrays[0])], [at_a_bend], arriving, 0)
 
 
@@ -73,5 +73,5 @@ def test_a_process_that_ended_is_no_fault_of_the_training(kernels):
 )
 def test_what_does_more_than_compute_is_not_called(name, attributes):
     """Nor what is not in the installed list."""
-    with pytest.raises(process.NoKernelError):
+    with pytest.raises(process.NoAnswerError):
         process.Kernels().answer(KernelCall(name, (X,), {}, ((X,),), attributes))

@@ -446,6 +446,8 @@ def test_our_own_sheets_speak_the_chosen_language(tmp_path):
         ({}, "en"),
     ],
 )
-def test_the_language_is_the_locales(variables, expected):
+def test_the_language_is_the_locales(variables, expected, monkeypatch):
     """The first of LC_ALL, LC_MESSAGES, LANG that is set decides, as in a shell."""
-    assert language(variables) == expected
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.setenv(name, variables.get(name, ""))
+    assert language() == expected

@@ -84,7 +84,8 @@ def is_recorded(call: RecordedCall, operator: Operator) -> bool:
     Raises:
         UsageError: the class is not one that is computed again.
     """
-    _check(operator)
+    if not computes_only(operator):
+        raise UsageError.saying("replay.side_effects", operator=shortened(operator.full_name))
     names = {one.name for one in _parameters(operator)}
     return call.attributes is not None and names == call.attributes.keys()
 
@@ -94,11 +95,6 @@ def computes_only(operator: Operator) -> bool:
     if operator.kind != "Primitive":
         return operator.name.lower() not in NOT_AGAIN
     return f"{operator.owner.__module__}.".startswith(_MODULES)
-
-
-def _check(operator: Operator) -> None:
-    if not computes_only(operator):
-        raise UsageError.saying("replay.side_effects", operator=shortened(operator.full_name))
 
 
 def _parameters(operator: Operator) -> list[inspect.Parameter]:
@@ -114,12 +110,12 @@ def attributes_of(
     count.
 
     Args:
+        operator: one that `is_recorded` has not refused.
         draw: makes the inputs, where statistics alone were recorded: then shapes decide.
 
     Raises:
-        UsageError: none fits, or the class is not one that is computed again.
+        UsageError: none fits.
     """
-    _check(operator)
     shown, recorded = shortened(operator.full_name), call.attributes or {}
     known = {n: v for n, v in recorded.items() if isinstance(v, (bool, int, float))}
     parameters = _parameters(operator)

@@ -74,15 +74,12 @@ def write_folder(
             cannot be written.
         UsageError: an argument cannot be made again.
     """
-    try:
+    with _written(output):
         for call, side in zip(calls, SIDES):
             title = printable(words["title"].format(side=side.upper(), **_place(call)))
             write_side(output / side, call, title=title, **also)
         _write(output / WORDS, json.dumps(words, ensure_ascii=False, indent=1))
         _write(output / SCRIPT, script_of(subject, network=network))
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise RunError.saying("replay.unwritten", path=str(output), why=why) from None
 
 
 def script_of(subject: str, *, network: bool = True) -> str:

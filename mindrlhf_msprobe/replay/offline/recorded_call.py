@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
@@ -144,7 +145,8 @@ def find_call(run: Run, name: str, place: CallPlace) -> RecordedCall:
         RunError: there is no such entry; the message names the nearest.
         UsageError: several phases have one, and none was chosen; or it is of no call.
     """
-    wanted = forward_name(name) if direction_of(name) else ""  # a name of no entry has near ones
+    # A name of no entry has near ones.
+    wanted = _in_direction(name, "forward") if direction_of(name) else ""
     near: dict[str, None] = {}
     found: RecordedCall | None = None
     for calls in _places(run, place):
@@ -188,30 +190,21 @@ def operator_calls(run: Run, place: CallPlace) -> Iterator[RecordedCall]:
                     yield call
 
 
-def forward_name(entry: str) -> str:
-    """Return the forward entry of a call.
+def _in_direction(entry: str, direction: str) -> str:
+    """Return the forward or the backward entry of a call, by either of them.
 
     Raises:
         UsageError: it is the entry of no call.
     """
-    operator = parse_operator(entry)
+    operator, own = parse_operator(entry), direction_of(entry)
     if operator is not None:
-        return replace(operator, direction="forward").entry
-    if direction_of(entry) == "forward":
+        return replace(operator, direction=direction).entry
+    if own == direction:
         return entry
-    head, backward, call = entry.rpartition(".backward.")
-    if direction_of(entry) != "backward" or not backward:
+    head, found, call = entry.rpartition(f".{own}.")
+    if own not in ("forward", "backward") or not found:
         raise UsageError.saying("replay.no_call", entry=shortened(entry))
-    return f"{head}.forward.{call}"
-
-
-def backward_name(forward: str) -> str:
-    """Return the backward entry of a call, by its forward one."""
-    operator = parse_operator(forward)
-    if operator is not None:
-        return replace(operator, direction="backward").entry
-    head, _, call = forward.rpartition(".forward.")
-    return f"{head}.backward.{call}"
+    return f"{head}.{direction}.{call}"
 
 
 def has_elements(half: Half) -> bool:
@@ -250,7 +243,7 @@ class _Lines:
         forward = self._half(name)
         if forward is None:
             raise RunError.saying("replay.unread_entry", path=self._run.path, entry=shortened(name))
-        unlike, backward = "", self._half(backward_name(name))
+        unlike, backward = "", self._half(_in_direction(name, "backward"))
         if backward is not None and backward.recomputed not in ("", "same"):
             unlike, backward = backward.recomputed, None
         operator = parse_operator(name)
@@ -283,7 +276,7 @@ class _Lines:
                 continue
             for (io, path), record in half.records.items():
                 if io == "parameters":
-                    latest[cell, _unescaped(path)] = record
+                    latest[cell, unquote(path)] = record  # dots in a name were escaped
         for (cell, name), record in latest.items():
             yield RecordedParameter(cell, name, record, self._gradient(cell, name, entry, backward))
 
@@ -309,16 +302,9 @@ class _Lines:
             return None
         half = self._half(within[0].entry)
         found = [] if half is None else [*half.records.items()]
-        of_it = [r for (_, path), r in found if _unescaped(path.partition(".")[0]) == name]
+        of_it = [r for (_, path), r in found if unquote(path.partition(".")[0]) == name]
         one = of_it[0] if len(of_it) == 1 else None
         return None if one is None or one.location is None or one.leaf.at_optimizer else one
-
-
-def _unescaped(path: str) -> str:
-    """Return a name of which a path is made; dots in it were escaped."""
-    from urllib.parse import unquote
-
-    return unquote(path)
 
 
 #: Causes that lie in what the entry computes.

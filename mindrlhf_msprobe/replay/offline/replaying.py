@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.replay.offline.judging import Judged
 
 _JUDGING = "mindrlhf_msprobe.replay.offline.judging"
-_MOST_SAID = 600  # characters of why a script failed
 
 
 @dataclass(frozen=True)
@@ -232,12 +231,9 @@ def _in_a_process(command: Sequence[str], script: str) -> dict[str, Any]:
         raise RunError(Message("replay.refused", {"why": found["refused"]}))
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [""]
-        why = shortened(lines[-1], _MOST_SAID)
+        why = shortened(lines[-1], 600)
         raise ScriptError.saying("replay.failed", script=script, why=why)
     return dict(found)
-
-
-_LONGEST_NOTE = 300
 
 
 def replay_operators(
@@ -326,7 +322,7 @@ def _replayed(call: RecordedCall, seed: int, compute_dtype: str | None) -> Repla
         return replace(unknown, notes=(str(error),))
     except Exception as error:  # of MindSpore: what was recorded does not fit the operator here
         said = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-        return replace(unknown, drawn=drawn_here, notes=(said[:_LONGEST_NOTE],))
+        return replace(unknown, drawn=drawn_here, notes=(said[:300],))
     return _row(unknown, found, drawn_here)
 
 

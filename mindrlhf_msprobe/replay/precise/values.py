@@ -493,8 +493,8 @@ class Value:
         return tuple(int(axis) % max(1, self.ndim) for axis in axes)
 
 
-def where(condition: Value, a: Operand, b: Operand) -> Value:
-    """Return a where the condition holds, else b."""
+def where(condition: Value, input: Operand, other: Operand) -> Value:
+    """Return `input` where the condition holds, else `other`."""
 
     def pull(g: Value, out: Value, c: Value, a: Value, b: Value) -> Sequence[Value | None]:
         left, right = where(c, g, 0.0), where(c, 0.0, g)
@@ -503,7 +503,7 @@ def where(condition: Value, a: Operand, b: Operand) -> Value:
     def pick(c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(c != 0, a, b)
 
-    both = _both(condition.tape.of(a), b)
+    both = _both(condition.tape.of(input), other)
     return condition.tape.apply(pick, (condition, *both), pull, rounds=False)
 
 

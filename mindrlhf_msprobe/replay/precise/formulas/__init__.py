@@ -42,10 +42,6 @@ class NoFormulaError(Exception):
     """There is no formula for an operator, or not for such a call of it."""
 
 
-class OtherFormError(Exception):
-    """A formula does not hold for the form in which its operator is called."""
-
-
 def number(value: Any) -> Any:
     """Return a Python number of a value, or what it is."""
     return value.exact.item() if isinstance(value, Value) else value

@@ -15,7 +15,6 @@ from mindrlhf_msprobe.replay.precise.formulas import (  # noqa: F401  # modules 
     FUNCTIONS,
     PRIMITIVES,
     NoFormulaError,
-    OtherFormError,
     convolutions,
     elementwise,
     losses,
@@ -58,13 +57,13 @@ def answer(
     Raises:
         NoFormulaError: there is none, or not for such a call.
     """
-    if not has_formula(kind, name):
+    formula = (PRIMITIVES if kind == "Primitive" else FUNCTIONS).get(name)
+    if formula is None:
         raise NoFormulaError(name)
     tape.kind, tape.name, tape.keywords = kind, name, frozenset(kwargs)
-    formula = (PRIMITIVES if kind == "Primitive" else FUNCTIONS)[name]
     try:
         found = formula.compute(tape, settings, args, kwargs)
-    except (TypeError, AttributeError, OtherFormError) as error:
+    except (TypeError, AttributeError) as error:
         raise NoFormulaError(f"{name}: {error}") from error
     return replaced(found, lambda one: tape.of(one) if isinstance(one, np.ndarray) else one)
 

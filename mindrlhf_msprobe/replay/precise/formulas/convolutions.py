@@ -11,7 +11,7 @@ import numpy as np
 from mindrlhf_msprobe.replay.precise.formulas import (
     Floats,
     Ints,
-    OtherFormError,
+    NoFormulaError,
     formula,
     number,
     numbers,
@@ -56,9 +56,9 @@ def _einsum(equation: str, *operands: Any) -> Value:
     listed = isinstance(operands[0], (tuple, list)) and len(operands) == 1
     values = operands[0] if listed else operands
     if not arrow or "." in equation or len(values) != len(indices):
-        raise OtherFormError
+        raise NoFormulaError
     if any(len({*one}) != len(one) for one in [*indices, result]):
-        raise OtherFormError
+        raise NoFormulaError
     total, known = values[0], indices[0]
     for value, one in zip(values[1:], indices[1:]):
         every = known + "".join(i for i in one if i not in known)
@@ -105,7 +105,7 @@ def _window(p: Any, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> _Window:
     """Return how a primitive moves its kernel over an image of some sizes."""
     axes = len(kernel)
     if str(p.data_format) not in ("0", "NCHW" if axes == 2 else "NCDHW") or p.mode != 1:
-        raise OtherFormError
+        raise NoFormulaError
     found = [numbers(a)[-axes:] for a in (p.stride, p.dilation)]
     steps, gaps = (one * axes if len(one) == 1 else one for one in found)
     mode, widths = str(p.pad_mode).lower(), tuple[int, ...]()
@@ -140,7 +140,7 @@ def _two(value: Any) -> tuple[int, ...]:
 
 def _pooled(p: Any, input: Value) -> Value:
     if str(p.data_format) not in ("NCHW", "0") or str(p.pad_mode).lower() not in ("valid", "2"):
-        raise OtherFormError
+        raise NoFormulaError
     window = _Window(_two(numbers(p.strides)[-2:]), (), (1, 1))
     return _patches(input, _two(p.kernel_size)[-2:], window)
 
@@ -200,10 +200,10 @@ def _conv2d(
     groups: int = 1,
 ) -> Value:
     if isinstance(padding, str) or len(numbers(padding)) > 2:
-        raise OtherFormError
+        raise NoFormulaError
     above, left = _two(padding)
     if input.tape.kind == "Functional" and (above or left):
-        raise OtherFormError  # ops.conv2d pads by its pad_mode
+        raise NoFormulaError  # ops.conv2d pads by its pad_mode
     window = _Window(_two(stride), (above, above, left, left), _two(dilation), groups)
     return _convolved(input, weight, bias, window)
 

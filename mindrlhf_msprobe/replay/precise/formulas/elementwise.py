@@ -10,13 +10,12 @@ import numpy as np
 
 from mindrlhf_msprobe.replay.precise.formulas import (
     Floats,
-    OtherFormError,
+    NoFormulaError,
     Values,
     formula,
     number,
     of_one,
     of_two,
-    primitive,
 )
 from mindrlhf_msprobe.replay.precise.values import Operand, Value, where
 
@@ -216,9 +215,7 @@ def _isclose(
     )
 
 
-@formula("where")
-def _where(condition: Value, input: Operand, other: Operand) -> Value:
-    return where(condition, input, other)
+formula("where")(where)
 
 
 @formula("select", "Select")
@@ -236,7 +233,7 @@ def _masked_fill(input: Value, mask: Value, value: Operand) -> Value:
 @formula("cast to astype type", "Cast")
 def _cast(input: Value, dtype: Any, *_: Any, **__: Any) -> Value:
     if isinstance(dtype, Value):
-        raise OtherFormError
+        raise NoFormulaError
     return input.rounded_to(dtype)
 
 
@@ -248,7 +245,7 @@ def _identity(input: Value, *_: Any, **__: Any) -> Value:
 @formula("nan_to_num")
 def _nan_to_num(input: Value, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Value:
     if posinf is None or neginf is None:
-        raise OtherFormError
+        raise NoFormulaError
     known = input.plain(np.isfinite)
     other = input.plain(lambda a: np.nan_to_num(a, nan=nan or 0.0, posinf=posinf, neginf=neginf))
     return where(known, input, other.detached())
@@ -275,11 +272,6 @@ def _gelu(input: Value, approximate: str = "none") -> Value:
         return (0.5 * input) * (1.0 + inner.tanh())
     inner = 1.0 + (input * math.sqrt(0.5)).erf()
     return (0.5 * input) * inner
-
-
-@primitive("GeLU")
-def _gelu_tanh(p: Any, input: Value) -> Value:
-    return _gelu(input, "tanh")
 
 
 @formula("softplus", "Softplus")
@@ -309,35 +301,27 @@ def _prelu(input: Value, weight: Value) -> Value:
     return where(input.plain(lambda a: a > 0), input, input * weight)
 
 
-def _exponential(input: Value, alpha: float) -> Value:
+@formula("elu", "Elu", "alpha")
+def _elu(input: Value, alpha: float = 1.0, inplace: Any = False) -> Value:
     """Return alpha·(e^x - 1) where x is below 0, else x."""
     small = where(input.plain(lambda a: a > 0), 0.0, input)
     return where(input.plain(lambda a: a > 0), input, alpha * small.expm1())
 
 
-@formula("elu", "Elu", "alpha")
-def _elu(input: Value, alpha: float = 1.0, inplace: Any = False) -> Value:
-    return _exponential(input, alpha)
-
-
 @formula("celu", "CeLU", "alpha")
 def _celu(input: Value, alpha: float = 1.0) -> Value:
-    return alpha * _exponential(input / alpha, 1.0)
-
-
-def _clamped(input: Value, least: float, most: float) -> Value:
-    return input.bent(
-        lambda a: np.clip(a, least, most),
-        lambda a: 1.0 * ((a >= least) & (a <= most)),
-        lambda a: 1.0 * ((a > least) & (a < most)),
-    )
+    return alpha * _elu(input / alpha)
 
 
 @formula("hardtanh")
-def _hardtanh(
+def _clamped(
     input: Value, min_val: float = -1.0, max_val: float = 1.0, inplace: Any = False
 ) -> Value:
-    return _clamped(input, min_val, max_val)
+    return input.bent(
+        lambda a: np.clip(a, min_val, max_val),
+        lambda a: 1.0 * ((a >= min_val) & (a <= max_val)),
+        lambda a: 1.0 * ((a > min_val) & (a < max_val)),
+    )
 
 
 @formula("relu6", "ReLU6")
@@ -394,12 +378,13 @@ def _hardsigmoid(a: Value) -> Value:
 
 
 for _names, _classes, _function in (
+    ("", "GeLU", lambda a: _gelu(a, "tanh")),
     ("fast_gelu", "FastGeLU", _fast_gelu),
     ("hardsigmoid", "HSigmoid", _hardsigmoid),
     ("hardswish", "HSwish", lambda a: a * _hardsigmoid(a)),
     ("logsigmoid", "", lambda a: -(-a).softplus()),
     ("mish", "Mish", lambda a: a * a.softplus().tanh()),
-    ("selu", "SeLU", lambda a: _SELU * _exponential(a, _SELU_ALPHA)),
+    ("selu", "SeLU", lambda a: _SELU * _elu(a, _SELU_ALPHA)),
     ("softsign", "Softsign", lambda a: a / (1.0 + _size(a))),
     ("tanhshrink", "", lambda a: a - a.tanh()),
 ):

@@ -8,7 +8,7 @@ import numpy as np
 
 from mindrlhf_msprobe.replay.precise.formulas import (
     Floats,
-    OtherFormError,
+    NoFormulaError,
     formula,
     number,
     primitive,
@@ -30,19 +30,20 @@ def _reduced(loss: Value, reduction: Any, weight: Value | None = None) -> Value:
 @formula("embedding")
 def _embedding(input: Value, weight: Value, padding_idx: Any = None) -> Value:
     if padding_idx is not None:
-        raise OtherFormError
+        raise NoFormulaError
     return weight.take(input, 0)
 
 
+@formula("", "NLLLoss", "ignore_index reduction")
 def _nll(
-    value: Value, target: Value, weight: Value | None, ignored: int, reduction: Any
+    input: Floats, target: Value, weight: Value | None, ignore_index: int, reduction: Any
 ) -> tuple[Value, Value]:
-    axis = 0 if value.ndim == 1 else 1
+    axis = 0 if input.ndim == 1 else 1
     target = target.cast(np.dtype(np.int64))
     chosen = target.plain(lambda t: np.expand_dims(t, axis))
-    kept = target.plain(lambda t: (t != ignored).astype(value.tape.dtype))
-    inside = chosen.plain(lambda t: np.clip(t, 0, value.shape[axis] - 1))
-    picked = -value.along(inside, axis).squeeze((axis,))
+    kept = target.plain(lambda t: (t != ignore_index).astype(input.tape.dtype))
+    inside = chosen.plain(lambda t: np.clip(t, 0, input.shape[axis] - 1))
+    picked = -input.along(inside, axis).squeeze((axis,))
     if weight is not None:
         kept = kept * weight.take(inside.plain(np.squeeze), 0)
     loss, total = picked * kept, kept.sum()
@@ -61,13 +62,8 @@ def _nll_loss(
     label_smoothing: Any = 0.0,
 ) -> Value:
     if number(label_smoothing):
-        raise OtherFormError
+        raise NoFormulaError
     return _nll(input, target, weight, ignore_index, reduction)[0]
-
-
-@primitive("NLLLoss")
-def _nll_primitive(p: Any, input: Floats, target: Value, weight: Value | None) -> Any:
-    return _nll(input, target, weight, int(p.ignore_index), p.reduction)
 
 
 @formula("cross_entropy")
@@ -84,7 +80,7 @@ def _cross_entropy(
     if not target.floating:
         return _nll_loss(logarithms, target, weight, ignore_index, reduction, label_smoothing)
     if weight is not None or number(label_smoothing):
-        raise OtherFormError
+        raise NoFormulaError
     return _reduced(-(logarithms * target).sum(axis), reduction)  # over all but the classes
 
 
@@ -98,7 +94,7 @@ def _softmax_cross_entropy(p: Any, input: Floats, target: Value) -> Any:
 @primitive("SparseSoftmaxCrossEntropyWithLogits")
 def _sparse_softmax_cross_entropy(p: Any, input: Floats, target: Value) -> Value:
     if p.is_grad:
-        raise OtherFormError
+        raise NoFormulaError
     return _nll(log_softmax(input, -1), target, None, -100, "mean")[0]
 
 
@@ -141,7 +137,7 @@ def _binary_cross_entropy(
 ) -> Value:
     target = target.detached()
     if np.any((input.exact <= 1e-12) | (input.exact >= 1 - 1e-12)):
-        raise OtherFormError
+        raise NoFormulaError
 
     def logarithm(a: Value) -> Value:  # MindSpore's is bounded from below
         return where(a.plain(lambda a: a > 0), a, 1.0).log()
@@ -172,7 +168,7 @@ def _bce_with_logits(
     names = ("reduction", "pos_weight") if mint else ("pos_weight", "reduction")
     given = dict(zip(names, rest)) | named
     if given.get("pos_weight") is not None:
-        raise OtherFormError
+        raise NoFormulaError
     sharp, round_off = input.parts_of_softplus()
     loss = sharp - input * target + round_off
     return _reduced(loss, given.get("reduction", "mean"), weight)

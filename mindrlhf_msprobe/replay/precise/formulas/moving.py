@@ -9,7 +9,7 @@ import numpy as np
 from mindrlhf_msprobe.replay.precise.formulas import (
     Floats,
     Ints,
-    OtherFormError,
+    NoFormulaError,
     Values,
     formula,
     number,
@@ -76,7 +76,7 @@ def _one_hot(input: Value, num_classes: int = -1, *values: Any) -> Value:
     if input.tape.kind == "Functional" and len(values) < 3:
         return _chosen(input, num_classes, *values)
     if values or num_classes < 1:
-        raise OtherFormError
+        raise NoFormulaError
     return _chosen(input, num_classes).cast(np.dtype(np.int64))
 
 
@@ -87,7 +87,7 @@ def _chosen(input: Value, classes: int, on: Operand = 1, off: Operand = 0) -> Va
 @primitive("OneHot OneHotExt")
 def _one_hot_ext(p: Any, input: Value, depth: int, on: Operand, off: Operand) -> Value:
     if p.axis != -1 or depth < 1:
-        raise OtherFormError
+        raise NoFormulaError
     return _chosen(input, depth, on, off)
 
 
@@ -131,7 +131,7 @@ def _transpose(input: Value, *dims: Any, **named: Any) -> Value:
     dims = tuple(named.values()) or dims
     order = numbers(dims[0] if len(dims) == 1 else dims) if dims else range(input.ndim)[::-1]
     if len(order) != 2 and len(order) != input.ndim:
-        raise OtherFormError
+        raise NoFormulaError
     if len(order) == 2 and len(dims) == 2:
         return input.swap(*order)
     return input.transpose(order)  # ops.transpose(x, (1, 0))
@@ -143,15 +143,11 @@ def _unsqueeze(input: Value, dim: int) -> Value:
     return input.reshape((*input.shape[:axis], 1, *input.shape[axis:]))
 
 
+@formula("", "Squeeze", "axis")
 @formula("squeeze")
 def _squeeze(input: Value, dim: Any = None) -> Value:
     axes = range(input.ndim) if dim is None else input.axes(dim)
     return input.squeeze(tuple(a for a in axes if input.shape[a] == 1))
-
-
-@primitive("Squeeze")
-def _squeeze_primitive(p: Any, input: Value) -> Value:
-    return _squeeze(input, p.axis if p.axis != () else None)
 
 
 @formula("broadcast_to expand")
@@ -190,7 +186,7 @@ def _tile(input: Value, *times: int) -> Value:
 @formula("repeat_interleave")
 def _repeat_interleave(input: Value, repeats: Any, dim: int | None = None, **_: Any) -> Value:
     if isinstance(repeats, Value) and repeats.ndim:
-        raise OtherFormError
+        raise NoFormulaError
     if dim is None:
         input, dim = input.reshape((-1,)), 0
     return input.repeat(int(number(repeats)), dim % input.ndim)
@@ -204,7 +200,7 @@ def _flip(input: Value, *dims: int) -> Value:
 @formula("roll")
 def _roll(input: Value, shifts: Ints, dim: Any = None, **named: Any) -> Value:
     if named.get("dims", dim) is None:
-        raise OtherFormError
+        raise NoFormulaError
     axes, opposite = numbers(named.get("dims", dim)), tuple(-s for s in shifts)
     return input.move(lambda x: np.roll(x, shifts, axes), lambda g, a: _roll(g, opposite, axes))
 
@@ -273,7 +269,7 @@ def _narrow(input: Value, dim: int, start: int, length: int) -> Value:
 def _strided_slice(p: Any, input: Value, begin: Ints, end: Ints, strides: Ints) -> Value:
     masks = (p.begin_mask, p.end_mask, p.ellipsis_mask, p.new_axis_mask, p.shrink_axis_mask)
     if any(masks):
-        raise OtherFormError
+        raise NoFormulaError
     return input.index(tuple(slice(*bounds) for bounds in zip(begin, end, strides)))
 
 
@@ -352,7 +348,7 @@ def _gather(input: Value, second: Any = None, third: Any = None, *more: Any, **n
     elif "input_indices" in named and "dim" in named:
         second, third = named["input_indices"], named["dim"]
     elif more or {*named} - {"dim", "index"}:
-        raise OtherFormError
+        raise NoFormulaError
     else:
         third = named.get("index", named.get("dim", third))
     if isinstance(third, Value) and third.ndim:
@@ -363,7 +359,7 @@ def _gather(input: Value, second: Any = None, third: Any = None, *more: Any, **n
 @primitive("Gather")
 def _gather_primitive(p: Any, input: Value, indices: Value, dim: int) -> Value:
     if p.batch_dims:
-        raise OtherFormError
+        raise NoFormulaError
     return input.take(indices, dim)
 
 
@@ -372,7 +368,7 @@ def _index_select(input: Value, *rest: Any, dim: Any = None, index: Any = None) 
     left = [*rest]
     if dim is None and index is None:
         if len(left) != 2:
-            raise OtherFormError
+            raise NoFormulaError
         left = left if not (isinstance(left[0], Value) and left[0].ndim) else left[::-1]
     axis = left.pop(0) if dim is None else dim
     return input.take(left.pop(0) if index is None else index, int(number(axis)))
@@ -394,14 +390,14 @@ def _masked_select(input: Value, mask: Value) -> Value:
 @formula("nonzero argwhere")
 def _nonzero(input: Value, as_tuple: Any = False) -> Value:
     if as_tuple:
-        raise OtherFormError
+        raise NoFormulaError
     return input.plain(np.argwhere)
 
 
 @formula("scatter")
 def _scatter(input: Floats, dim: int, index: Value, src: Any) -> Value:
     if not isinstance(src, Value) or not src.ndim:
-        raise OtherFormError
+        raise NoFormulaError
     tape = input.tape
 
     def put(a: np.ndarray, i: np.ndarray, s: np.ndarray) -> np.ndarray:
@@ -422,15 +418,15 @@ def _added_at(input: Floats, dim: Any, index: Value, source: Any = None, **named
     """Return mint's index_add (whole slices) or scatter_add (elements): sums at places."""
     source = named.get("src", source)
     if not isinstance(source, Value) or isinstance(dim, Value):
-        raise OtherFormError
+        raise NoFormulaError
     if number(named.get("alpha", 1)) != 1:
-        raise OtherFormError
+        raise NoFormulaError
     axis, places = int(dim) % input.ndim, index.exact
     if input.tape.name == "index_add":
         shape = [-1 if i == axis else 1 for i in range(input.ndim)]
         places = np.broadcast_to(places.reshape(shape), source.shape)
     if places.shape != source.shape:
-        raise OtherFormError
+        raise NoFormulaError
     grids = np.indices(places.shape, sparse=True)
     key = tuple(places if i == axis else grids[i] for i in range(input.ndim))
 
@@ -452,7 +448,7 @@ def _added_at(input: Floats, dim: Any, index: Value, source: Any = None, **named
 @formula("diag diagflat")
 def _diag(input: Value, diagonal: int = 0) -> Value:
     if input.ndim != 1 or diagonal:
-        raise OtherFormError
+        raise NoFormulaError
     return input.reshape((-1, 1)) * np.eye(input.shape[0])
 
 
@@ -473,7 +469,7 @@ def _meshgrid(*inputs: Any, indexing: Any = None) -> Any:
 @formula("pad")
 def _pad(input: Value, padding: Ints, mode: Any = "constant", value: float | None = None) -> Value:
     if mode != "constant" or min(padding, default=0) < 0:
-        raise OtherFormError
+        raise NoFormulaError
     pairs = [(0, 0)] * input.ndim
     for i in range(len(padding) // 2):
         pairs[-1 - i] = padding[2 * i], padding[2 * i + 1]

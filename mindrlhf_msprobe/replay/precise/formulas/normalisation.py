@@ -9,7 +9,7 @@ import numpy as np
 from mindrlhf_msprobe.replay.precise.formulas import (
     Floats,
     Ints,
-    OtherFormError,
+    NoFormulaError,
     formula,
     number,
     numbers,
@@ -42,7 +42,7 @@ def _register_softmax(name: str, classes: str, computed: Any) -> None:
     @formula(name)
     def function(input: Floats, dim: int | None = None, dtype: Any = None) -> Value:
         if dim is None and input.tape.kind == "MintFunctional":
-            raise OtherFormError
+            raise NoFormulaError
         result: Value = computed(input, -1 if dim is None else dim)
         return result
 
@@ -117,7 +117,7 @@ def _rms_norm(input: Floats, gamma: Value, epsilon: float = 1e-6) -> Any:
 @formula("normalize")
 def _normalize(input: Value, p: Any = 2.0, dim: Any = 1, eps: float = 1e-12) -> Value:
     if number(p) != 2:
-        raise OtherFormError
+        raise NoFormulaError
     norm = input.floats().square().sum(dim, True).sqrt()
     return input / norm.maximum(eps)
 
@@ -152,7 +152,7 @@ def _batch_norm_primitive(
     p: Any, input: Floats, weight: Value, bias: Value, mean: Value, variance: Value
 ) -> Any:
     if p.data_format not in (0, "NCHW"):
-        raise OtherFormError
+        raise NoFormulaError
     eps = float(p.epsilon)
     out = _batch_norm(input, mean, variance, weight, bias, p.is_training, eps=eps)
     return out, None, None, None, None  # what it keeps for its gradient differs by device
@@ -187,7 +187,7 @@ def _attention(
 ) -> Value:
     """Return attention; where the mask is not 0, nothing is looked at."""
     if layout not in _LAYOUTS:
-        raise OtherFormError
+        raise NoFormulaError
     flat = layout in ("BSH", "SBH")
     queries = _heads(queries, layout, heads)
     shared = keys.shape[-1] // queries.shape[-1] if flat else heads
@@ -201,7 +201,7 @@ def _attention(
         if hidden.ndim == 3:
             hidden = hidden.reshape((hidden.shape[0], 1, *hidden.shape[1:]))
         if np.any(np.all(np.broadcast_to(hidden.exact, scores.shape), axis=-1)):
-            raise OtherFormError  # what a row gives that looks at nothing differs by device
+            raise NoFormulaError  # what a row gives that looks at nothing differs by device
         scores = where(hidden, -1e30, scores)
     out = softmax(scores, -1) @ values
     if layout == "BNSD":
@@ -210,20 +210,18 @@ def _attention(
     return out.reshape((*out.shape[:2], -1)) if flat else out
 
 
-def _check(p: Any, others: Any) -> None:
-    if any(other is not None for other in others):
-        raise OtherFormError
-    if float(p["keep_prob"]) != 1.0 or int(p["sparse_mode"]) not in (0, 1):
-        raise OtherFormError
-    if min(int(p["pre_tokens"]), int(p["next_tokens"])) < 65535:
-        raise OtherFormError
-
-
-def _beside(others: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, list[Any]]:
-    """Return the mask, and all else that is given beside query, key and value."""
+def _mask_of(told: dict[str, Any], others: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return the mask; nothing else may be given beside query, key and value, or told."""
     beside = dict(zip(_BESIDE, others)) | {n: named.pop(n) for n in _BESIDE if n in named}
     mask = beside.pop("attn_mask", None)
-    return mask, [*beside.values(), *others[len(_BESIDE) :]]
+    rest = (*beside.values(), *others[len(_BESIDE) :], *named.values())
+    if any(other is not None for other in rest):
+        raise NoFormulaError
+    if float(told["keep_prob"]) != 1.0 or int(told["sparse_mode"]) not in (0, 1):
+        raise NoFormulaError
+    if min(int(told["pre_tokens"]), int(told["next_tokens"])) < 65535:
+        raise NoFormulaError
+    return mask
 
 
 @primitive("FlashAttentionScore")
@@ -231,8 +229,7 @@ def _flash_attention(
     p: Any, query: Floats, key: Floats, value: Floats, *others: Any, **named: Any
 ) -> Any:
     names = ("keep_prob", "sparse_mode", "pre_tokens", "next_tokens")
-    mask, rest = _beside(others, named)
-    _check({name: getattr(p, name) for name in names}, (*rest, *named.values()))
+    mask = _mask_of({name: getattr(p, name) for name in names}, others, named)
     layout = p.input_layout if isinstance(p.input_layout, str) else ""
     out = _attention(
         *(query, key, value, mask), heads=int(p.head_num), scale=float(p.scale_value), layout=layout
@@ -249,6 +246,5 @@ def _flash_attention_score(
     scale = float(number(named.pop("scalar_value", 1.0)))
     layout = named.pop("input_layout", "BSH")
     named.pop("inner_precise", None)
-    mask, rest = _beside(others, named)
-    _check(told, (*rest, *named.values()))
+    mask = _mask_of(told, others, named)
     return _attention(*(query, key, value, mask), heads=head_num, scale=scale, layout=layout)

@@ -9,7 +9,7 @@ import numpy as np
 
 from mindrlhf_msprobe.replay.precise.formulas import (
     Floats,
-    OtherFormError,
+    NoFormulaError,
     formula,
     number,
     primitive,
@@ -19,17 +19,13 @@ from mindrlhf_msprobe.replay.precise.values import NoGradientError, Value, where
 Found = namedtuple("Found", ("values", "indices"))
 
 
+@formula("", "ReduceSum", "keep_dims")
 @formula("sum", "SumExt")
 def _sum(input: Value, dim: Any = None, keepdim: Any = False, dtype: Any = None) -> Value:
     if not isinstance(keepdim, bool):  # Tensor.sum(axis, dtype, keepdims)
         keepdim = bool(dtype)
     value = input.cast(np.dtype(np.int64)) if input.exact.dtype == bool else input
     return value.sum(dim, bool(keepdim))
-
-
-@primitive("ReduceSum")
-def _reduce_sum(p: Any, input: Value, dim: Any = None) -> Value:
-    return input.sum(dim, p.keep_dims)
 
 
 @formula("", "ReduceMean", "keep_dims")
@@ -68,7 +64,7 @@ def _extreme(function: Any, which: Any, input: Value, dim: Any, keepdim: Any) ->
     if dim is None:
         return input.extreme(function)
     if isinstance(dim, (tuple, list)) or (isinstance(dim, Value) and dim.floating):
-        raise OtherFormError
+        raise NoFormulaError
     axis = int(number(dim))
     _note_ties(function, input, axis)
     indices = input.plain(lambda a: np.expand_dims(which(a, axis=axis), axis))
@@ -152,7 +148,7 @@ def _cumsum(input: Value, dim: int, dtype: Any = None) -> Value:
 @primitive("CumSum")
 def _cum_sum(p: Any, input: Value, dim: int) -> Value:
     if p.exclusive or p.reverse:
-        raise OtherFormError
+        raise NoFormulaError
     return input.cumsum(dim)
 
 
@@ -173,7 +169,7 @@ def _var(input: Floats, dim: Any = None, *ddof: Any, keepdim: bool = False, **na
     elif less is None and (input.tape.kind == "Functional" or "axis" in input.tape.keywords):
         less = 0
     elif less is None:
-        raise OtherFormError
+        raise NoFormulaError
     over = input.axes(dim)
     away = input - input.mean(over, True)
     count = np.prod([input.shape[axis] for axis in over]) - int(less)
@@ -190,7 +186,7 @@ def _norm(
     input: Floats, ord: Any = None, dim: Any = None, keepdim: bool = False, **named: Any
 ) -> Value:
     if named.get("p", ord) not in (None, 2, 2.0, "fro"):
-        raise OtherFormError
+        raise NoFormulaError
     return input.square().sum(dim, keepdim).sqrt()
 
 
@@ -237,6 +233,7 @@ def _topk(
     return _ordered(input, axis, first)
 
 
+@formula("", "Sort", "axis descending")
 @formula("sort")
 def _sort(input: Value, dim: int = -1, descending: Any = False, stable: Any = False) -> Found:
     sign = -1 if descending else 1
@@ -247,8 +244,3 @@ def _sort(input: Value, dim: int = -1, descending: Any = False, stable: Any = Fa
 def _argsort(input: Value, dim: int = -1, descending: Any = False, stable: Any = False) -> Value:
     places: Value = _sort(input, dim, descending).indices
     return places
-
-
-@primitive("Sort")
-def _sort_primitive(p: Any, input: Value) -> Found:
-    return _sort(input, p.axis, p.descending)
