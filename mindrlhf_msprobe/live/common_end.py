@@ -212,7 +212,6 @@ _OF_A_STEP = ("claim.", "after.", PREFIX)
 _PATIENCE = 5.0  # seconds for which ranks wait for each other at least
 _STEPS_OF_PATIENCE = 3  # or as many of the longest step
 _LEAVING = 30.0  # seconds for which a rank that has ended waits for others to end
-_LOOK = 0.02  # seconds between two looks
 
 
 class CommonEnd:
@@ -232,6 +231,7 @@ class CommonEnd:
 
     def __init__(self, root: Path, rank: int, size: int, *, meets: bool = False) -> None:
         self._directory, self._rank, self._size = root / _DIRECTORY, rank, size
+        self._own = self._directory / f"rank{rank}"
         self._own_id = secrets.token_hex(8)
         self._published = self._directory / "last_step"
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -385,10 +385,6 @@ class CommonEnd:
                 end = (found or {}).get("end")
                 return end if type(end) is int else None
             time.sleep(_LOOK)
-
-    @property
-    def _own(self) -> Path:
-        return self._directory / f"rank{self._rank}"
 
     def _say(self, ended: int | None, *, job: str = "", left: bool = False) -> None:
         said = {"id": self._own_id, "ended": ended, "job": job, "left": left}

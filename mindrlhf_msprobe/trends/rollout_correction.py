@@ -28,7 +28,6 @@ from mindrlhf_msprobe.sequences.log_probs import KEYS_READ, RolloutRows, rollout
 from mindrlhf_msprobe.sequences.step_data import Unavailable
 from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.series import Gathered, Missing
-from mindrlhf_msprobe.trends import formulas
 from mindrlhf_msprobe.trends.formulas import CLIP_RANGE
 
 #: Before exp, verl limits the log-ratios of χ² to ±20 nats: a ratio of 5e8.
@@ -283,7 +282,7 @@ class RolloutMetrics:
             self._why = self._why or error.said
             return
         clip_range = sequences.data.settings.clip_range
-        low, high = clip_range or formulas.CLIP_RANGE
+        low, high = clip_range or CLIP_RANGE
         said = "trend.usual_clip_range" if clip_range is None else "trend.clip_range"
         of_range = message(said, low=low, high=high)
         for rows, gap, notes in gaps:
