@@ -239,19 +239,14 @@ class _Steps:
 
     def __init__(self, pipe: int) -> None:
         self._pipe, self._buffer, self._parent = pipe, bytearray(), os.getppid()
-        self._kept: list[Any] = []
+        self.kept: list[Any] = []  # what came with the task
         self._waiting = select.poll()
         self._waiting.register(pipe, select.POLLIN)
         self.ended = False
 
-    def first(self) -> Any:
-        """Return the first message; None where there is none."""
-        first, *self._kept = self.wait() or [None]
-        return first
-
     def wait(self) -> list[Any]:
         """Return what has come, at least one message; nothing where there will be none."""
-        found, self._kept = self._kept, []
+        found, self.kept = self.kept, []
         while not self.ended:
             if not self._waiting.poll(0 if found else _LOOK_SECONDS * 1000):
                 # A process that the training forked may hold the pipe open.
@@ -337,7 +332,7 @@ def main(inbox: int, outbox: int) -> None:
         with suppress(BrokenPipeError):  # nobody is there any more
             write_all(outbox, framed(said))
 
-    task = steps.first()
+    task, *steps.kept = steps.wait() or [None]
     if task is None:
         return
     try:

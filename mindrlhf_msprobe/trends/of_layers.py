@@ -8,7 +8,7 @@ a cell without one is a layer of its own, and so is the network itself, `root`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -261,18 +261,10 @@ def _norm_of(leaf: LeafJson) -> float | None:
     return statistic(leaf, "Norm") if "shape" in leaf else None
 
 
-#: What is derived from entries: name → what gathers it.
-OF_ENTRIES = (GRADIENT_NORM, UPDATE_TO_WEIGHT, *_MOMENTS)
-
-
-def gatherers(run: Run, names: Iterable[str]) -> dict[str, OfEntries]:
-    """Return what gathers each of these quantities of a run."""
-    made: dict[str, OfEntries] = {}
-    for name in names:
-        if name == GRADIENT_NORM:
-            made[name] = _GradientNorms(name, message("trend.no_gradients"))
-        elif name == UPDATE_TO_WEIGHT:
-            made[name] = _Updates(run)
-        else:
-            made[name] = _Moments(name)
-    return made
+#: What is derived from entries: name → what gathers it from a run.
+OF_ENTRIES: dict[str, Callable[[Run], OfEntries]] = {
+    GRADIENT_NORM: lambda _: _GradientNorms(GRADIENT_NORM, message("trend.no_gradients")),
+    UPDATE_TO_WEIGHT: _Updates,
+    "adam_first_moment": lambda _: _Moments("adam_first_moment"),
+    "adam_second_moment": lambda _: _Moments("adam_second_moment"),
+}

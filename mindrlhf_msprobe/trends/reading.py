@@ -11,7 +11,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.patterns import Pattern, PatternError
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB
+from mindrlhf_msprobe.phases import ROLLOUT_CORR, ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.step_data import Settings, StepData, Unavailable
 from mindrlhf_msprobe.storage.columns.columns import Columns
@@ -28,8 +28,8 @@ from mindrlhf_msprobe.storage.reading.series import (
     statistic_of,
 )
 from mindrlhf_msprobe.trends.derived import KEYS_READ, OF_KEYS
-from mindrlhf_msprobe.trends.of_layers import MARKS, OF_ENTRIES, gatherers
-from mindrlhf_msprobe.trends.rollout_correction import METRICS, ROLLOUT_CORR, RolloutMetrics
+from mindrlhf_msprobe.trends.of_layers import MARKS, OF_ENTRIES
+from mindrlhf_msprobe.trends.rollout_correction import METRICS, RolloutMetrics
 
 #: Every derived quantity; `ROLLOUT_CORR` stands for its metrics, which have names of their own.
 DERIVED = (*OF_KEYS, *OF_ENTRIES, ROLLOUT_CORR)
@@ -126,7 +126,7 @@ class Reading:
             names = (*names, *(n for n in matched if n not in names))
         self._derived = [name for name in names if name in OF_KEYS]
         self._metrics = RolloutMetrics(names)
-        self._gather = gatherers(run, (name for name in names if name in OF_ENTRIES))
+        self._gather = {name: OF_ENTRIES[name](run) for name in names if name in OF_ENTRIES}
         self._records = self._pattern or self._record
         self._settings: Settings | None = None
         self._layouts = Layouts()
@@ -209,8 +209,7 @@ class Reading:
             return
         if self._settings is None:
             self._settings = Settings.read(self._run)
-        data = StepData.of(of_place, self._settings)
-        sequences = Sequences(data)
+        sequences = Sequences(StepData(of_place, of_place.__getitem__, self._settings))
         for name in self._derived:
             try:
                 values = OF_KEYS[name](sequences)
@@ -223,10 +222,7 @@ class Reading:
 
     def found(self) -> Trends:
         """Return what was found in all places."""
-        for gatherer in self._gather.values():
-            gatherer.finish(self._found)
-        series = sorted(self._found.series(), key=_order)
-        choice = self._choice
+        series, choice = self.take(None), self._choice
         if not (series or choice.everything or choice.derived):
             wanted = choice.pattern or choice.record or ", ".join(choice.keys)
             of = {"path": str(self._run.path), "asked": shortened(wanted)}

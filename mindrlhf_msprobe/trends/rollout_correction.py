@@ -22,7 +22,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB
+from mindrlhf_msprobe.phases import ROLLOUT_CORR, ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.log_probs import KEYS_READ, RolloutRows, rollout_rows
 from mindrlhf_msprobe.sequences.step_data import Unavailable
@@ -241,10 +241,6 @@ def pearson(a: np.ndarray, b: np.ndarray) -> float | Message:
     x, y = a - a.mean(), b - b.mean()
     x, y = (of / np.abs(of).max() for of in (x, y))  # squares neither vanish nor overflow
     return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1, 1))
-
-
-#: All metrics together, as one derived quantity.
-ROLLOUT_CORR = "rollout_corr"
 
 
 class RolloutMetrics:
