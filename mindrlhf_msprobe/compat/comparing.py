@@ -134,9 +134,6 @@ def answer(comparison: Comparison) -> None:
 
 _TABLE, _PICTURES, _SUMMARY = "similarities.csv", "similarities_picture", "summary"
 
-#: (step, update), as a column of the table.
-_Update = tuple[int, int]
-
 
 class GradComparator:
     """Compares the signs of two runs' gradients, of this tool's runs and of msprobe's grad_probe.
@@ -194,7 +191,7 @@ def _write(found: GradientTrend, rank: int, output: Path) -> None:
     updates = [one for one in found.updates if one.rank == rank]
     columns = sorted({(one.step, one.update) for one in similarities})
     of_one_phase = len({one.phase for one in similarities}) == 1
-    lines: dict[str, dict[_Update, float]] = {}
+    lines: dict[str, dict[tuple[int, int], float]] = {}  # by name and (step, update)
     for one in similarities:
         value = one.value if one.measure is not None else float("nan")
         name = one.parameter if of_one_phase else f"{one.phase}.{one.parameter}"

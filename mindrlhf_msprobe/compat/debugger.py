@@ -143,12 +143,23 @@ def _section(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
         _check_known(where, name, value, known)
         if name in _NOT_OFFERED_IN_TASK and value not in (None, [], "", False):
             raise ConfigError.saying("error.not_offered", where=f"{where}.{name}", value=value)
-    mode = _one_of(where, "summary_mode", section.get("summary_mode"), _SUMMARY_MODES)
+    summary_mode = _one_of(where, "summary_mode", section.get("summary_mode"), _SUMMARY_MODES)
+    entries = _texts(where, "list", section.get("list"))
+    scope = _checked(where, "scope", _texts(where, "scope", section.get("scope")))
+    modes = _texts(where, "data_mode", section.get("data_mode"))
+    if any(mode not in _DATA_MODES for mode in modes):
+        listed = message("config.list_of", choices=", ".join(_DATA_MODES))
+        raise _wrong(where, "data_mode", modes, listed)
+    if "all" in modes and len(modes) > 1:
+        raise _wrong(where, "data_mode", modes, message("config.all_or_others"))
+    directions = [mode for mode in ("forward", "backward") if mode in modes]
+    parts = [mode for mode in ("input", "output") if mode in modes]
     return {
-        "md5": mode == _SUMMARY_MODES[1],
-        "entries": _texts(where, "list", section.get("list")),
-        "scope": _scope(where, section.get("scope")),
-        **_data_mode(where, section.get("data_mode")),
+        "md5": summary_mode == _SUMMARY_MODES[1],
+        "entries": entries,
+        "scope": scope,
+        "directions": directions or ["forward", "backward"],
+        "parts": parts or ["input", "output"],
     }
 
 
@@ -198,11 +209,8 @@ def _of_benchmark(where: str, section: Mapping[str, Any]) -> dict[str, Any]:
         namespace = next((one for one in _NAMESPACES if name.startswith(one)), None)
         inside = name.removeprefix(namespace or "")
         entries.append(name if namespace is None else f"{_NAMESPACES[namespace]}{inside}.")
-    return {**settings, "entries": entries, "scope": _scope(where, section.get("scope"))}
-
-
-def _scope(where: str, value: Any) -> list[str]:
-    return _checked(where, "scope", _texts(where, "scope", value))
+    scope = _checked(where, "scope", _texts(where, "scope", section.get("scope")))
+    return {**settings, "entries": entries, "scope": scope}
 
 
 def _checked(where: str, name: str, value: Any, **others: Any) -> Any:
@@ -219,22 +227,6 @@ def _checked(where: str, name: str, value: Any, **others: Any) -> Any:
             Message(error.said.code, {**error.said.params, "setting": setting})
         ) from None
     return value
-
-
-def _data_mode(where: str, value: Any) -> dict[str, Any]:
-    modes = _texts(where, "data_mode", value)
-    for mode in modes:
-        if mode not in _DATA_MODES:
-            listed = message("config.list_of", choices=", ".join(_DATA_MODES))
-            raise _wrong(where, "data_mode", value, listed)
-    if "all" in modes and len(modes) > 1:
-        raise _wrong(where, "data_mode", value, message("config.all_or_others"))
-    directions = [mode for mode in ("forward", "backward") if mode in modes]
-    parts = [mode for mode in ("input", "output") if mode in modes]
-    return {
-        "directions": directions or ["forward", "backward"],
-        "parts": parts or ["input", "output"],
-    }
 
 
 def _numbers(where: str, name: str, value: Any) -> list[int]:

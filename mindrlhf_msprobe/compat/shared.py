@@ -275,8 +275,6 @@ class MsProbe:
         probe = Probe(config)
         cls.config, cls.enabled = config, probe.enabled
         if probe.enabled:
-            from mindrlhf_msprobe.compat.shared import SharedProbe
-
             cls._shared = SharedProbe.for_tool(probe, "MsProbe")
 
     @classmethod

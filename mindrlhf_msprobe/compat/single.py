@@ -113,10 +113,8 @@ class SingleSave:
             except TypeError:
                 number = -1
             if isinstance(micro_batch, bool) or not 0 <= number <= _LARGEST_MICRO_STEP:
-                most = _LARGEST_MICRO_STEP
-                raise UsageError.saying(
-                    "error.micro_batch", given=micro_batch, largest_micro_step=most
-                )
+                known = {"given": micro_batch, "largest_micro_step": _LARGEST_MICRO_STEP}
+                raise UsageError.saying("error.micro_batch", **known)
         probe.save_data_at(number, _named("save_ex", data))
 
     @classmethod
@@ -177,15 +175,8 @@ def _continued(place: str) -> Probe:
     elif root.is_dir() and not layout.manifests(root):  # by msprobe, which has no attempts
         steps += [layout.step_number(path.name) for path in layout.step_directories(root)]
     step = max(number for number in steps if isinstance(number, int)) + 1
-    probe = Probe.from_config(
-        {
-            "msprobe": True,
-            "dump_path": place,
-            "key_data_dump": True,
-            "existing": "resume",
-            "initial_step": step,
-        }
-    )
+    settings = {"msprobe": True, "dump_path": place, "key_data_dump": True, "existing": "resume"}
+    probe = Probe.from_config({**settings, "initial_step": step})
     probe.record_more(configurations_dump=True)  # where it is saved
     if earlier is not None or len(steps) > 1:
         warn("log.single_continues", place=place, step=probe.current_step)

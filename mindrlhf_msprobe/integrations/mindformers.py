@@ -31,21 +31,11 @@ from mindrlhf_msprobe.capture.framework.private import (
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import SECTION, load_config
-from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
+from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError, nearest_of
 from mindrlhf_msprobe.integrations import mindformers_patches as patches
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import LOSS_INPUTS, OVERFLOW
 from mindrlhf_msprobe.probe import Probe
-
-
-def networks_of(model: Any) -> dict[str, nn.Cell]:
-    """Return the networks that a Trainer trains on this rank, by their places: `stage0`, ….
-
-    Args:
-        model: a cell, or a list of them: the stages of a pipeline; those of other ranks are None.
-    """
-    stages = model if isinstance(model, (list, tuple)) else [model]
-    return {f"stage{n}": stage for n, stage in enumerate(stages) if isinstance(stage, nn.Cell)}
 
 
 def as_one(networks: Mapping[str, nn.Cell], wanted: nn.Cell | None = None) -> nn.Cell | None:
@@ -110,9 +100,16 @@ class Step:
         except Exception as error:
             self._rate = None
             probe.leave_out_data("lr", message("trainer.no_rate", error=error))
+
+        def save_batch(_cell: nn.Cell, _args: Any, kwargs: dict[str, Any]) -> None:
+            """Save what a network is given by name: a micro-batch of the data."""
+            batch = {name: value for name, value in kwargs.items() if value is not None}
+            if batch:
+                probe.save_data(LOSS_INPUTS, batch)
+
         with without_recompiling():
             self._hooks = [
-                network.register_forward_pre_hook(_saves_batch(probe), with_kwargs=True)
+                network.register_forward_pre_hook(save_batch, with_kwargs=True)
                 for network in self._networks
             ]
 
@@ -162,17 +159,6 @@ class Step:
         with without_recompiling():
             for hook in hooks:
                 hook.remove()
-
-
-def _saves_batch(probe: Probe) -> Any:
-    """Return a hook that saves what a network is given by name: a micro-batch of the data."""
-
-    def save(_cell: nn.Cell, _args: Any, kwargs: dict[str, Any]) -> None:
-        batch = {name: value for name, value in kwargs.items() if value is not None}
-        if batch:
-            probe.save_data(LOSS_INPUTS, batch)
-
-    return save
 
 
 #: Modules whose cells stand around a network that is trained, and the name it has in them.
@@ -343,10 +329,16 @@ class ProbeCallback(Callback):
             return
         self._end(None, None, None)  # a training before, which raised
         if not self._configured:
-            self._configure(patches.section_of(args))
+            section = getattr(args, SECTION, None)
+            if section is None:
+                raise ConfigError.saying("error.callback_no_source", section=SECTION)
+            self._configure(patches.plain(section))
         if not self._config.msprobe:
             return
-        networks = networks_of(given.get("model"))
+        # Those that are trained on this rank: of a pipeline the stages of other ranks are None.
+        model = given.get("model")
+        stages = enumerate(model if isinstance(model, (list, tuple)) else [model])
+        networks = {f"stage{n}": stage for n, stage in stages if isinstance(stage, nn.Cell)}
         network = as_one(networks, self._network)
         trained, optimizer = next(iter(networks.values()), self), given.get("optimizer")
         probe = self._begin(trained, network, optimizer, state.global_step)
@@ -373,16 +365,9 @@ class ProbeCallback(Callback):
         self._probe.step()
 
     def on_epoch_begin(self, *args: Any, **given: Any) -> None:
-        """Nothing begins with an epoch."""
+        """Nothing begins or ends with an epoch, before a training, or after it."""
 
-    def on_epoch_end(self, *args: Any, **given: Any) -> None:
-        """Nothing ends with an epoch."""
-
-    def on_begin(self, *args: Any, **given: Any) -> None:
-        """Nothing begins before a training does."""
-
-    def on_end(self, *args: Any, **given: Any) -> None:
-        """Nothing is left after a training."""
+    on_epoch_end = on_begin = on_end = on_epoch_begin
 
     def on_train_end(self, run_context: Any, state: Any = None, **given: Any) -> None:
         """End the run."""

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import SECTION
-from mindrlhf_msprobe.errors import ConfigError, MsprobeError
+from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.integrations.patches import PREPARED, Part, Patches, when_imported
 from mindrlhf_msprobe.integrations.session import settings_in
 
@@ -43,18 +43,6 @@ def plain(config: Any) -> Any:
     """Return a configuration of MindFormers as the mapping that its YAML had."""
     to_dict = getattr(config, "to_dict", None)
     return to_dict() if callable(to_dict) else config
-
-
-def section_of(trainer_config: Any) -> Any:
-    """Return the probe's section of a Trainer's configuration.
-
-    Raises:
-        ConfigError: it has none.
-    """
-    section = getattr(trainer_config, SECTION, None)
-    if section is None:
-        raise ConfigError.saying("error.callback_no_source", section=SECTION)
-    return plain(section)
 
 
 def configurations_of(trainer_config: Any) -> dict[str, Any]:
@@ -97,7 +85,6 @@ def _prepare(module: ModuleType) -> None:
         lost = message("trainer.no_saved_checkpoints")
         of = names["CheckpointCallback"]
         _patches.wrap(of, "_save_checkpoint", _around_saving, without=lost)
-        _patches.report(lambda _name, _why: None)
     elif module.__name__ == _TRAINER:
         trainer, raises = names["Trainer"], (MsprobeError,)
         for name, around, lost in (
@@ -105,7 +92,7 @@ def _prepare(module: ModuleType) -> None:
             ("train", _around_training, message("trainer.no_failure_noted")),
         ):
             _patches.wrap(trainer, name, around, without=lost, raises=raises)
-        _patches.report(lambda _name, _why: None)
+    _patches.report(lambda _name, _why: None)
 
 
 def _made(**settings: Any) -> ProbeCallback:

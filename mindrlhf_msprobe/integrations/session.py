@@ -63,11 +63,7 @@ def settings_in(section: Any, trainer: Message) -> ProbeConfig | None:
 
 def ignored_by(trainer: Message) -> Callable[[Message], None]:
     """Return what says that unknown keys of the section are ignored: no training ends for them."""
-
-    def say(what: Message) -> None:
-        warn("log.ignored", trainer=trainer, what=what)
-
-    return say
+    return lambda what: warn("log.ignored", trainer=trainer, what=what)
 
 
 def _apart(settings: ProbeConfig, trainer: Message, role: str) -> Probe:
@@ -214,22 +210,3 @@ def _instance(value: Any) -> Any:
     if not dataclasses.is_dataclass(value):
         return value
     return {f.name: _instance(getattr(value, f.name, None)) for f in dataclasses.fields(value)}
-
-
-def model_configs(worker: Any) -> dict[str, Any]:
-    """Return the configurations of models that a worker holds, named after it."""
-    return {
-        f"{type(worker).__name__}.{name}": value
-        for name, value in vars(worker).items()
-        if "model_config" in name and callable(getattr(value, "to_dict", None))
-    }
-
-
-def runs_in_python(model: Any) -> bool:
-    """Return whether the loss cell runs as Python code: only then can it be listened to."""
-    import mindspore
-
-    from mindrlhf_msprobe.capture.framework.private import JITTED
-
-    jitted = hasattr(type(model).construct, JITTED)
-    return bool(mindspore.get_context("mode") == mindspore.PYNATIVE_MODE) and not jitted

@@ -212,7 +212,6 @@ _OF_A_STEP = ("claim.", "after.", PREFIX)
 _PATIENCE = 5.0  # seconds for which ranks wait for each other at least
 _STEPS_OF_PATIENCE = 3  # or as many of the longest step
 _LEAVING = 30.0  # seconds for which a rank that has ended waits for others to end
-_LOOK = 0.02  # seconds between two looks
 
 
 class CommonEnd:
@@ -232,6 +231,7 @@ class CommonEnd:
 
     def __init__(self, root: Path, rank: int, size: int, *, meets: bool = False) -> None:
         self._directory, self._rank, self._size = root / _DIRECTORY, rank, size
+        self._own = self._directory / f"rank{rank}"
         self._own_id = secrets.token_hex(8)
         self._published = self._directory / "last_step"
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -293,9 +293,8 @@ class CommonEnd:
         """
         if self._is_published():
             return []
-        members = self._members()
-        ids = self._ids_of(members)
-        missing = [rank for rank, one in zip(members, ids) if one is None]
+        ids = self._ids_by_rank()
+        missing = [rank for rank, one in enumerate(ids) if one is None]
         if missing:
             return missing
         if create(self._directory / f"claim.{digest(ids)}", {"by": self._rank}):
@@ -318,7 +317,7 @@ class CommonEnd:
         if self._agreed is None:
             self._agreed = self._decide(ended)
             self._since = time.monotonic()
-            if self._agreed is None and self._ids_of(self._members()) != self._ids:
+            if self._agreed is None and self._ids_by_rank() != self._ids:
                 self._last = None
         return self._agreed is not None and ended >= self._agreed
 
@@ -334,7 +333,7 @@ class CommonEnd:
                 self._say(self._agreed, job=self._job, left=True)
             until = time.monotonic() + _LEAVING
             while time.monotonic() < until:
-                others = self._members().values()
+                others = self._members()
                 if all(said is None or said.get("left") for said in others):
                     break
                 time.sleep(_LOOK)
@@ -372,7 +371,7 @@ class CommonEnd:
         self._say(ended, job=self._job)
         until = time.monotonic() + self._patience
         while True:
-            others = [said for said in self._members().values() if said is not None]
+            others = [said for said in self._members() if said is not None]
             here = [said["ended"] for said in others if said.get("job") == self._job]
             arrived = [step for step in here if type(step) is int]
             with suppress(OSError):
@@ -386,17 +385,13 @@ class CommonEnd:
                 return end if type(end) is int else None
             time.sleep(_LOOK)
 
-    @property
-    def _own(self) -> Path:
-        return self._directory / f"rank{self._rank}"
-
     def _say(self, ended: int | None, *, job: str = "", left: bool = False) -> None:
         said = {"id": self._own_id, "ended": ended, "job": job, "left": left}
         write(self._own, json.dumps(said).encode().ljust(128))
 
-    def _members(self) -> dict[int, dict[str, Any] | None]:
+    def _members(self) -> list[dict[str, Any] | None]:
         """Return what each rank says of itself; None of one that takes no part."""
-        return {rank: read(self._directory / f"rank{rank}") for rank in range(self._size)}
+        return [read(self._directory / f"rank{rank}") for rank in range(self._size)]
 
-    def _ids_of(self, members: dict[int, dict[str, Any] | None]) -> list[Any]:
-        return [said.get("id") if said else None for said in members.values()]
+    def _ids_by_rank(self) -> list[Any]:
+        return [said.get("id") if said else None for said in self._members()]

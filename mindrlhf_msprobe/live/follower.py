@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 from mindrlhf_msprobe.checks.check import Checking
 from mindrlhf_msprobe.checks.loading import all_rules, read_settings
@@ -48,7 +48,7 @@ from mindrlhf_msprobe.storage.step_lines import StepLines, finding_lines
 from mindrlhf_msprobe.trends.rollout_correction import rollout_gaps
 
 
-class Observer(Protocol):
+class Observer:
     """Looks at the steps of a run, each once, as they end.
 
     Attributes:
@@ -57,31 +57,19 @@ class Observer(Protocol):
 
     name: str
 
+    def __init__(self, task: Task, run: FollowedRun) -> None:
+        """Begin to look at a run, as a task says."""
+
     def step(self, number: int) -> Report | None:
         """Look at a step."""
+        raise NotImplementedError
 
     def end(self) -> Report | None:
         """Take note that there is no further step."""
+        return None
 
 
-#: What makes an observer of a task and the run.
-Kind = type["Compared"] | type["Checks"] | type["Metrics"] | type["Scalars"]
-
-
-def kinds_of(task: Task) -> list[Kind]:
-    """Return what a task needs: first what the training may wait for."""
-    found: list[Kind] = []
-    if task.compare_to is not None:
-        found.append(Compared)
-    if task.checks:
-        found.append(Checks)
-    found.append(Metrics)
-    if task.tensorboard is not None:
-        found.append(Scalars)
-    return found
-
-
-class Compared:
+class Compared(Observer):
     """The steps beside those of another run, up to the first divergence."""
 
     name = "compare_to"
@@ -123,11 +111,8 @@ class Compared:
         known = {"step": number, "last": last, "running": self._steps.is_running}
         return Uncompared("live.not_compared", known)
 
-    def end(self) -> None:
-        """Nothing is left to do."""
 
-
-class Checks:
+class Checks(Observer):
     """The rules that can run live, over the steps of one rank; writes findings.rank<N>.jsonl."""
 
     name = "checks"
@@ -180,7 +165,7 @@ def _line(finding: CheckFinding, follows: bool, rank: int) -> dict[str, Any]:
     }
 
 
-class Metrics:
+class Metrics(Observer):
     """How far rollout and training are apart in each step, as key data of the run."""
 
     name = ROLLOUT_CORR
@@ -211,30 +196,28 @@ class Metrics:
             with replaced(*paths) as parts:
                 write_metrics(parts, paths, gap.metrics)
 
-    def end(self) -> None:
-        """Nothing is left to do."""
 
-
-class Scalars:
+class Scalars(Observer):
     """What `trend --tensorboard` writes, as the steps end."""
 
     name = "tensorboard"
 
     def __init__(self, task: Task, run: FollowedRun) -> None:
         from mindrlhf_msprobe.report.trends import EventFiles
-        from mindrlhf_msprobe.trends.reading import StepByStep
+        from mindrlhf_msprobe.trends.reading import Choice, Reading
 
         assert task.tensorboard is not None
-        self._series, self._rank = StepByStep(run), task.rank
+        self._series, self._rank = Reading(run, Choice()), task.rank
         self._files = EventFiles(task.tensorboard)
 
     def step(self, number: int) -> None:
         """Write the points of a step."""
-        self._write(self._series.read(StepPlace(number, self._rank)))
+        self._series.read(StepPlace(number, self._rank))
+        self._write(self._series.take(number))
 
     def end(self) -> None:
         """Write the last points."""
-        self._write(self._series.end())
+        self._write(self._series.take(None))
         self._files.close()
 
     def _write(self, series: list[Any]) -> None:
@@ -256,19 +239,14 @@ class _Steps:
 
     def __init__(self, pipe: int) -> None:
         self._pipe, self._buffer, self._parent = pipe, bytearray(), os.getppid()
-        self._kept: list[Any] = []
+        self.kept: list[Any] = []  # what came with the task
         self._waiting = select.poll()
         self._waiting.register(pipe, select.POLLIN)
         self.ended = False
 
-    def first(self) -> Any:
-        """Return the first message; None where there is none."""
-        first, *self._kept = self.wait() or [None]
-        return first
-
     def wait(self) -> list[Any]:
         """Return what has come, at least one message; nothing where there will be none."""
-        found, self._kept = self._kept, []
+        found, self.kept = self.kept, []
         while not self.ended:
             if not self._waiting.poll(0 if found else _LOOK_SECONDS * 1000):
                 # A process that the training forked may hold the pipe open.
@@ -287,7 +265,13 @@ def follow(steps: _Steps, task: Task, report: Callable[[Report], None]) -> None:
     """Look at steps until there are no more."""
     run = FollowedRun(task.root, task.rank)
     observers: list[Observer] = []
-    for kind in kinds_of(task):
+    kinds: dict[type[Observer], bool] = {  # first what the training may wait for
+        Compared: task.compare_to is not None,
+        Checks: task.checks,
+        Metrics: True,
+        Scalars: task.tensorboard is not None,
+    }
+    for kind in (kind for kind, is_needed in kinds.items() if is_needed):
         try:
             observers.append(kind(task, run))
         except Exception as error:
@@ -348,7 +332,7 @@ def main(inbox: int, outbox: int) -> None:
         with suppress(BrokenPipeError):  # nobody is there any more
             write_all(outbox, framed(said))
 
-    task = steps.first()
+    task, *steps.kept = steps.wait() or [None]
     if task is None:
         return
     try:

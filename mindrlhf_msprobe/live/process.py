@@ -181,8 +181,7 @@ class Follower:
         found: list[Report] = take_messages(self._buffer)
         self.ready = self.ready or any(isinstance(one, Ready) for one in found)
         if self.ended and not any(isinstance(one, Ended) for one in found):
-            code = self._process.wait()
-            said = message("fault.process_ended", code=code)
+            said = message("fault.process_ended", code=self._process.wait())
             found.append(Fault("", "ProcessLookupError", said))
         return found
 

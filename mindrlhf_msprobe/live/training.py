@@ -95,18 +95,16 @@ class Live:
             look_closer: has the elements of a phase's cell recorded in the step that is open.
         """
         self._fault, self._not_observed = fault or _logged, not_observed
-        self._look_closer = look_closer
+        self._look_closer, config = look_closer, self._config
         self._findings_file = lines_name(FINDINGS, rank)
         size = world_of()["size"]
         if self._stops and size > 1:
             self._stops = False  # a rank that ends alone leaves the others in a collective
             with counted(self._fault, _COMMON_END):
-                config = self._config
                 meets = bool(config.compare_to) and config.on_divergence == STOP
                 self._common = CommonEnd(root, rank, size, meets=meets)
                 self._stops = True
         if fault is not None:
-            config = self._config
             events, rules = _path(config.tensorboard), _path(config.rules)
             with counted(self._fault, _LIVE):
                 other = _path(config.compare_to)

@@ -210,14 +210,13 @@ def describe_data(source: str, batches: int) -> dict[str, Any]:
         found = _result_of(source, "collect.data_raised", function)
         if found is None:
             raise UsageError.saying("collect.data_nothing", source=source)
+        kind = type(found).__name__
         if isinstance(found, (str, bytes)):
-            kind = type(found).__name__
             raise UsageError.saying("collect.data_kind", source=source, kind=kind)
         try:
             # A mapping is one batch: iterated over, it would be its keys alone.
             iterator = iter([found] if isinstance(found, Mapping) else found)
         except TypeError:
-            kind = type(found).__name__
             raise UsageError.saying("collect.data_kind", source=source, kind=kind) from None
         described: list[dict[str, dict[str, Any]]] = []
         ended = object()

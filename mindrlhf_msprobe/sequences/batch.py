@@ -236,10 +236,7 @@ class Sequences:
 
     def sample_of(self, ids: np.ndarray) -> Sample:
         """Return a row of token ids with its end, int64 [tokens]; ids below 0 are behind it."""
-        if (ids < 0).any():
-            size = len(ids) - run_at_end(np.sign(ids), FILLED)
-            return Sample(NO_PROMPT, ids, size, padding_from=size, source=Source.FILLED)
-        size, padding_from, source = self._end(ids, None)
+        size, padding_from, source = self._end(ids, None, filled=bool((ids < 0).any()))
         return Sample(NO_PROMPT, ids, size, padding_from=padding_from, source=source)
 
     def counted(self, datum: KeyDatum, array: np.ndarray, of: Sequence[KeyDatum]) -> Counted | None:
@@ -386,27 +383,23 @@ class Sequences:
     def _samples(
         self, at: int, rows: Sequence[np.ndarray], masks: Sequence[np.ndarray | None]
     ) -> Iterator[Sample]:
-        lengths = self._saved_lengths(at, rows)
+        lengths: Sequence[int | None] = self._saved_lengths(at, rows) or [None] * len(rows)
         filled = any(bool((ids < 0).any()) for ids in rows)
-        for number, ids in enumerate(rows):
-            if filled:
-                size = padding_from = len(ids) - run_at_end(np.sign(ids), FILLED)
-                source = Source.FILLED
-            else:
-                length = None if lengths is None else lengths[number]
-                size, padding_from, source = self._end(ids, length)
-            yield Sample(
-                NO_PROMPT,
-                ids,
-                size,
-                padding_from=padding_from,
-                trained=masks[number],
-                source=source,
-            )
+        for ids, length, trained in zip(rows, lengths, masks):
+            size, start, source = self._end(ids, length, filled=filled)
+            yield Sample(NO_PROMPT, ids, size, padding_from=start, trained=trained, source=source)
 
-    def _end(self, ids: np.ndarray, length: int | None) -> tuple[int, int, Source]:
-        """Return how many tokens are real for sure, from where on all are padding, and why."""
+    def _end(self, ids: np.ndarray, length: int | None, *, filled: bool) -> tuple[int, int, Source]:
+        """Return how many tokens are real for sure, from where on all are padding, and why.
+
+        Args:
+            length: the saved one; None where there is none.
+            filled: whether ids below 0 stand behind the end.
+        """
         width = len(ids)
+        if filled:
+            size = width - run_at_end(np.sign(ids), FILLED)
+            return size, size, Source.FILLED
         if self.pad is not None:
             size = width - run_at_end(ids, self.pad)
             return size, self._padding_from(ids, size, length), self._known_padding[1]

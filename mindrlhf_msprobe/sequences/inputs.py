@@ -60,12 +60,10 @@ class CallInputs:
         What the last token but one has in the last column, a later token's, hides. None where there
         is no such mask, its elements were not stored, or it hides nothing.
         """
-        if self.square is None:
-            return None
-        width = self.ids.shape[1]
-        values = _if_stored(self.square)
+        values = None if self.square is None else _if_stored(self.square)
         if values is None:
             return None
+        width = self.ids.shape[1]
         batch = values.shape[0] if values.ndim > 2 else 1
         values = values.reshape(batch, -1, width, width)[:, 0]
         hidden = values[0, -2, -1]
@@ -81,13 +79,10 @@ def token_ids(entry: Entry) -> Record | None:
     input of one dimension, whose name says what it is.
     """
     integers = [r for r in entry.records if r.io == "input" and r.leaf.is_integer]
-    for record in integers:
-        if len(record.leaf.shape or ()) == 2 and _kind(record) is None:
-            return record
-    for record in integers:
-        if len(record.leaf.shape or ()) == 1 and _name(record).endswith(("ids", "tokens")):
-            return record
-    return None
+    tables = [r for r in integers if len(r.leaf.shape or ()) == 2 and _kind(r) is None]
+    rows = [r for r in integers if len(r.leaf.shape or ()) == 1]
+    named = [r for r in rows if _name(r).endswith(("ids", "tokens"))]
+    return next(iter([*tables, *named]), None)
 
 
 class Starts:
@@ -151,9 +146,8 @@ def prints_of_ids(entry: Entry, ids: CallInputs | Record) -> set[int]:
     """
     found = [r for r in entry.records if r.io == "input" and _kind(r) == "positions"]
     found += [ids] if isinstance(ids, Record) else []
-    return {
-        hash(record.leaf.fingerprint) for record in found if record.leaf.fingerprint is not None
-    }
+    prints = (record.leaf.fingerprint for record in found)
+    return {hash(one) for one in prints if one is not None}
 
 
 def read_inputs(entry: Entry, ids: Record) -> CallInputs:

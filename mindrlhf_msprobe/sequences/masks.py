@@ -94,11 +94,10 @@ def mask_of_tokens(mask: np.ndarray, ids: np.ndarray, sequences: Sequences) -> J
         own = [Fit.WRONG if other else fit for fit, other in zip(found, outside)]
         whole = np.concatenate([given.before, given.mask], axis=1)
         return _judged(own, [of[row] for row, of in zip(whole, ids)])
-    shifts = (1,) if ids.shape[1] > mask.shape[1] else (0, 1)
     responses = Responses(sequences.samples, sequences)
     best: list[Fit] = []
     chosen: list[np.ndarray] = []
-    for shift in shifts:
+    for shift in (1,) if ids.shape[1] > mask.shape[1] else (0, 1):
         tokens = [shifted(row, len(of), shift) for row, of in zip(mask, ids)]
         fits = [responses.fit(row, of) for row, of in zip(tokens, ids)]
         if not best or fits.count(Fit.WRONG) < best.count(Fit.WRONG):

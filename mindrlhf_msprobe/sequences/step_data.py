@@ -30,14 +30,12 @@ from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 
-_CLIP = frozenset(
-    {
-        *("clip_range", "cliprange", "clip_eps", "clip_epsilon", "eps_clip", "clip_ratio"),
-        *("epsilon_clip", "epsilon"),
-    }
+_CLIP = (
+    *("clip_range", "cliprange", "clip_eps", "clip_epsilon", "eps_clip", "clip_ratio"),
+    *("epsilon_clip", "epsilon"),
 )
-_CLIP_LOW = frozenset({"epsilon_low", "clip_ratio_low", "eps_clip_low"})
-_CLIP_HIGH = frozenset({"epsilon_high", "clip_ratio_high", "eps_clip_high"})
+_CLIP_LOW = ("epsilon_low", "clip_ratio_low", "eps_clip_low")
+_CLIP_HIGH = ("epsilon_high", "clip_ratio_high", "eps_clip_high")
 #: Names of the id of padding, and of those that end a response, the usual ones first.
 PAD = (("pad_token_id", "pad_id"), ("pad_token", "pad_idx", "padding_idx"), ("pad",))
 EOS = (("eos_token_id", "eos_id"), ("eos_token", "end_token_id", "stop_token_ids"), ("eos",))
@@ -188,11 +186,6 @@ class StepData:
         self.keys, self.settings = keys, settings
         self._read = read
         self._saves: dict[str, Sequence[KeyDatum]] = {}
-
-    @classmethod
-    def of(cls, saves: Mapping[str, Sequence[KeyDatum]], settings: Settings) -> StepData:
-        """Return key data that were read: key → its saves, by micro-step."""
-        return cls(saves, saves.__getitem__, settings)
 
     @classmethod
     def at(cls, run: Run, step: int, rank: int) -> StepData:

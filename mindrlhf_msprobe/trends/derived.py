@@ -6,7 +6,7 @@ put together only where it is known which rows belong together, and what is mask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -164,10 +164,6 @@ def _of_policy(
     return best
 
 
-def _ratio(sequences: Sequences) -> list[Value]:
-    return _of_policy(sequences, formulas.ratio, formulas.mean)
-
-
 def _approx_kl(sequences: Sequences) -> list[Value]:
     def by_token(new: np.ndarray, old: np.ndarray, mask: np.ndarray) -> float:
         return formulas.kl_k3(old, new, mask)
@@ -210,29 +206,25 @@ def _response_length(sequences: Sequences) -> list[Value]:
         if (mask := data.given_to_loss(MASK, datum.micro_step)) is not None:
             note = message("trend.length_of_loss")
             found.append((datum.micro_step, formulas.response_length(mask), (note,)))
-    found = found or [*_from_responses(sequences)]
+    for datum, samples in () if found else zip(sequences.responses, sequences.saves):
+        texts = [r.leaf.value for r in datum.records if r.leaf.type == "str"]
+        if texts and len(texts) == len(datum.records):
+            notes: tuple[Message, ...] = (message("trend.in_characters"),)
+            sizes = [len(str(text)) for text in texts]
+        elif samples and all(sample.source is not Source.NONE for sample in samples):
+            notes = () if sequences.pad is None else (message("trend.pad", pad=sequences.pad),)
+            sizes = [sample.size for sample in samples]
+        else:
+            raise Unavailable(message("trend.no_pad", key=datum.key))
+        found.append((datum.micro_step, float(np.mean(sizes)), notes))
     if not found:
         raise Unavailable(message("trend.no_key", names=[MASK[0], RESPONSES[0]]))
     return found
 
 
-def _from_responses(sequences: Sequences) -> Iterator[Value]:
-    for datum, samples in zip(sequences.responses, sequences.saves):
-        texts = [r.leaf.value for r in datum.records if r.leaf.type == "str"]
-        if texts and len(texts) == len(datum.records):
-            length = float(np.mean([len(str(text)) for text in texts]))
-            yield datum.micro_step, length, (message("trend.in_characters"),)
-        elif samples and all(sample.source is not Source.NONE for sample in samples):
-            notes = () if sequences.pad is None else (message("trend.pad", pad=sequences.pad),)
-            length = float(np.mean([sample.size for sample in samples]))
-            yield datum.micro_step, length, notes
-        else:
-            raise Unavailable(message("trend.no_pad", key=datum.key))
-
-
 #: What is derived from key data: name → function of the key data of one step and rank.
 OF_KEYS: dict[str, Callable[[Sequences], list[Value]]] = {
-    "ratio": _ratio,
+    "ratio": partial(_of_policy, by_token=formulas.ratio, of_ratios=formulas.mean),
     "clip_fraction": _clip_fraction,
     "approx_kl": _approx_kl,
     "kl_k1": _kl(formulas.kl_k1),

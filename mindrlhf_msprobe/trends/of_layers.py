@@ -8,7 +8,7 @@ a cell without one is a layer of its own, and so is the network itself, `root`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,9 +17,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import PHASES, UPDATE_PHASES
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, elements_of
-from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
-from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.columns.rows import Rows
 from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -35,19 +33,8 @@ from mindrlhf_msprobe.storage.records import (
 from mindrlhf_msprobe.trends.formulas import joint_norm, squared_distance
 
 _ESCAPED = re.compile("%([0-9A-F]{2})")
-_MARKS = b"parameters", OPTIMIZER_STATE.encode()  # of the lines that are read
-
-
-def columns_with_weights(run: Run, at: LayerPlace, layouts: Layouts) -> Columns:
-    """Read the entries of one place that hold parameters, gradients, or an optimizer's state."""
-    return columns_of(run, at, layouts, marks=_MARKS)
-
-
-def _values(entry: EntryView, io: str) -> Iterator[tuple[str, LeafJson]]:
-    """Yield path and leaf of the parameters, outputs, or gradients of an entry."""
-    return ((path, leaf) for of, path, leaf in entry.records if of == io)
-
-
+#: Of the lines that hold parameters, gradients, or an optimizer's state.
+MARKS = b"parameters", OPTIMIZER_STATE.encode()
 _LAYER = re.compile(r"(?:.+\.)?[0-9]+(?=\.|$)")
 _MOMENTS = {
     "adam_first_moment": re.compile(r"(?:^|%2E|\.)(?:moments?1|adam_m|exp_avg|m)(?:%2E|\.)"),
@@ -90,21 +77,30 @@ def layer_of(cell: str) -> str:
     return cell if numbered is None else numbered[0]
 
 
-class _ByLayer:
-    """Numbers of one place by (phase, n-th of the step, layer), and of all layers together."""
+class _Norms(OfEntries):
+    """Norms of one place by (phase, n-th of the step, layer), and of all layers together.
 
-    def __init__(self) -> None:
+    Args:
+        name: of the quantity.
+        without: why nothing was found.
+    """
+
+    def __init__(self, name: str, without: Message) -> None:
+        self._name, self._without = name, without
         self._found: dict[tuple[str, int, str], list[float]] = {}
 
     def add(self, phase: str, number: int, layer: str, values: Iterable[float]) -> None:
         """Add values of the n-th of the step in a layer, "" standing for all of them."""
         self._found.setdefault((phase, number, layer), []).extend(values)
 
-    def give(self, name: str, at: StepPlace, into: Gathered) -> None:
+    def end(self, at: StepPlace, into: Gathered) -> None:
         for (phase, number, layer), values in self._found.items():
-            own = f"{name}[{layer}]" if layer else name
+            own = f"{self._name}[{layer}]" if layer else self._name
             into.add("derived", own, joint_norm(values), (*at, number), phase=phase)
         self._found.clear()
+
+    def missing(self) -> Message:
+        return self._without
 
 
 def _by_call_and_layer(rows: Rows) -> dict[tuple[int, str], np.ndarray]:
@@ -119,14 +115,11 @@ def _by_call_and_layer(rows: Rows) -> dict[tuple[int, str], np.ndarray]:
     return {key: np.array(of, np.intp) for key, of in found.items()}
 
 
-class _GradientNorms(OfEntries):
+class _GradientNorms(_Norms):
     """The L2 norm of the gradients of a network's parameters, together and by layer.
 
     The n-th point of a step is that of the n-th update; see storage/reading/gradients.py.
     """
-
-    def __init__(self) -> None:
-        self._norms = _ByLayer()
 
     def columns(self, columns: Columns) -> None:
         records = columns.records(PARAMETERS_GRAD)
@@ -137,16 +130,10 @@ class _GradientNorms(OfEntries):
         for (call, layer), rows in records.rows.once(_by_call_and_layer).items():
             if known[rows].any():
                 values = norms[rows][known[rows]].tolist()
-                self._norms.add(columns.phase, call, layer, values)
-
-    def end(self, at: StepPlace, into: Gathered) -> None:
-        self._norms.give(GRADIENT_NORM, at, into)
-
-    def missing(self) -> Message:
-        return message("trend.no_gradients")
+                self.add(columns.phase, call, layer, values)
 
 
-class _Moments(OfEntries):
+class _Moments(_Norms):
     """The norms of Adam's moments, where the parameters of an optimizer are recorded.
 
     Args:
@@ -154,25 +141,19 @@ class _Moments(OfEntries):
     """
 
     def __init__(self, name: str) -> None:
-        self._name, self._pattern = name, _MOMENTS[name]
-        self._norms = _ByLayer()
+        super().__init__(name, message("trend.no_moments"))
+        self._pattern = _MOMENTS[name]
 
     def entry(self, entry: EntryView) -> None:
         io = "output" if is_optimizer_state(entry.cell) else "parameters"
-        for path, leaf in _values(entry, io):
-            is_part = "." in path or "%2E" in path
+        for of, path, leaf in entry.records:
+            is_part = of == io and ("." in path or "%2E" in path)
             found = self._pattern.search(path) if is_part else None
             norm = None if found is None else _norm_of(leaf)
             if found is not None and norm is not None:
                 parameter = path[found.end() :].replace("%2E", ".")
                 for layer in ("", layer_of(cell_of_parameter(parameter))):
-                    self._norms.add(entry.phase, entry.call, layer, [norm])
-
-    def end(self, at: StepPlace, into: Gathered) -> None:
-        self._norms.give(self._name, at, into)
-
-    def missing(self) -> Message:
-        return message("trend.no_moments")
+                    self.add(entry.phase, entry.call, layer, [norm])
 
 
 class _Updates(OfEntries):
@@ -188,15 +169,15 @@ class _Updates(OfEntries):
         self._last: dict[tuple[int, str, str], tuple[int, int, _Parameter]] = {}
         self._sums: dict[tuple[int, str, int, int, str], list[float]] = {}
         self._seen: list[_Parameter] = []
-        self._parameters = self._compared = 0
+        self._parameters = 0
 
     def entry(self, entry: EntryView) -> None:
         if entry.phase in _OTHER_PHASES:
             return
         parameters = [
             _Parameter(entry.at, entry.name, entry.cell, path, leaf)
-            for path, leaf in _values(entry, "parameters")
-            if "shape" in leaf
+            for of, path, leaf in entry.records
+            if of == "parameters" and "shape" in leaf
         ]
         # An optimizer's own: a cell's parameters have no dot in their names, its copies of them do.
         if not any("%2E" in one.path for one in parameters):
@@ -211,28 +192,17 @@ class _Updates(OfEntries):
             before = self._last.get(key)
             number = 0
             if before is not None:
-                number = before[1] + 1 if before[0] == at.step else 0
-                self._compare(key, before, seen, layer_of(seen.cell))
+                step, times, old = before
+                number = times + 1 if step == at.step else 0
+                distance, norm = _moved(self._run, old, seen), _norm_of(old.leaf)
+                if distance is not None and norm is not None:
+                    for layer in ("", layer_of(seen.cell)):
+                        at_layer = at.rank, phase, step, times, layer
+                        sums = self._sums.setdefault(at_layer, [0.0, 0.0])
+                        sums[0] += distance
+                        sums[1] += norm * norm
             self._last[key] = at.step, number, seen
         self._seen.clear()
-
-    def _compare(
-        self,
-        at: tuple[int, str, str],
-        before: tuple[int, int, _Parameter],
-        after: _Parameter,
-        layer: str,
-    ) -> None:
-        step, number, old = before
-        distance = _moved(self._run, old, after)
-        norm = _norm_of(old.leaf)
-        if distance is None or norm is None:
-            return
-        self._compared += 1
-        for of in ("", layer):
-            sums = self._sums.setdefault((at[0], at[1], step, number, of), [0.0, 0.0])
-            sums[0] += distance
-            sums[1] += norm * norm
 
     def settle(self, step: int, into: Gathered) -> None:
         later = {at: sums for at, sums in self._sums.items() if at[2] >= step}
@@ -291,18 +261,10 @@ def _norm_of(leaf: LeafJson) -> float | None:
     return statistic(leaf, "Norm") if "shape" in leaf else None
 
 
-#: What is derived from entries: name → what gathers it.
-OF_ENTRIES = (GRADIENT_NORM, UPDATE_TO_WEIGHT, *_MOMENTS)
-
-
-def gatherers(run: Run, names: Iterable[str]) -> dict[str, OfEntries]:
-    """Return what gathers each of these quantities of a run."""
-    made: dict[str, OfEntries] = {}
-    for name in names:
-        if name == GRADIENT_NORM:
-            made[name] = _GradientNorms()
-        elif name == UPDATE_TO_WEIGHT:
-            made[name] = _Updates(run)
-        else:
-            made[name] = _Moments(name)
-    return made
+#: What is derived from entries: name → what gathers it from a run.
+OF_ENTRIES: dict[str, Callable[[Run], OfEntries]] = {
+    GRADIENT_NORM: lambda _: _GradientNorms(GRADIENT_NORM, message("trend.no_gradients")),
+    UPDATE_TO_WEIGHT: _Updates,
+    "adam_first_moment": lambda _: _Moments("adam_first_moment"),
+    "adam_second_moment": lambda _: _Moments("adam_second_moment"),
+}

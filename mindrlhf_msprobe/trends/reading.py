@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.patterns import Pattern, PatternError
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.errors import RunError, UsageError
-from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB
+from mindrlhf_msprobe.phases import ROLLOUT_CORR, ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.step_data import Settings, StepData, Unavailable
 from mindrlhf_msprobe.storage.columns.columns import Columns
@@ -27,10 +27,9 @@ from mindrlhf_msprobe.storage.reading.series import (
     Series,
     statistic_of,
 )
-from mindrlhf_msprobe.storage.records import Record
 from mindrlhf_msprobe.trends.derived import KEYS_READ, OF_KEYS
-from mindrlhf_msprobe.trends.of_layers import OF_ENTRIES, columns_with_weights, gatherers
-from mindrlhf_msprobe.trends.rollout_correction import METRICS, ROLLOUT_CORR, RolloutMetrics
+from mindrlhf_msprobe.trends.of_layers import MARKS, OF_ENTRIES
+from mindrlhf_msprobe.trends.rollout_correction import METRICS, RolloutMetrics
 
 #: Every derived quantity; `ROLLOUT_CORR` stands for its metrics, which have names of their own.
 DERIVED = (*OF_KEYS, *OF_ENTRIES, ROLLOUT_CORR)
@@ -96,7 +95,7 @@ def read_trends(
             quantity is not known.
         RunError: a key that was requested, or what a pattern matches, is not there.
     """
-    wanted = _Wanted(run, choice)
+    wanted = Reading(run, choice)
     places = sorted(at for at in run.places if choice.rank in (None, at.rank))
     for number, at in enumerate(places):
         wanted.read(at)
@@ -112,26 +111,7 @@ def missing_in_all(found: Iterable[Trends]) -> list[Missing]:
     return [one for name, one in missing.items() if name not in there]
 
 
-class StepByStep:
-    """What `read_trends` returns where nothing is chosen, as the steps of a run end."""
-
-    def __init__(self, run: Run) -> None:
-        self._wanted = _Wanted(run, Choice())
-
-    def read(self, at: StepPlace) -> list[Series]:
-        """Return the points that are known by the end of one step of a rank, and were not before.
-
-        Those of `update_to_weight` are of the step before: they need what the weights became.
-        """
-        self._wanted.read(at)
-        return self._wanted.take(at.step)
-
-    def end(self) -> list[Series]:
-        """Return what is known of the last step."""
-        return self._wanted.take(None)
-
-
-class _Wanted:
+class Reading:
     """What is looked for in each place, and what was found so far."""
 
     def __init__(self, run: Run, choice: Choice) -> None:
@@ -146,7 +126,7 @@ class _Wanted:
             names = (*names, *(n for n in matched if n not in names))
         self._derived = [name for name in names if name in OF_KEYS]
         self._metrics = RolloutMetrics(names)
-        self._gather = gatherers(run, (name for name in names if name in OF_ENTRIES))
+        self._gather = {name: OF_ENTRIES[name](run) for name in names if name in OF_ENTRIES}
         self._records = self._pattern or self._record
         self._settings: Settings | None = None
         self._layouts = Layouts()
@@ -170,7 +150,10 @@ class _Wanted:
             self._read_keys(at)
 
     def take(self, step: int | None) -> list[Series]:
-        """Return what was found since the last time, after a step; None: after the last one."""
+        """Return what was found since the last time, after a step; None: after the last one.
+
+        Points of `update_to_weight` are of the step before: they need what the weights became.
+        """
         for gatherer in self._gather.values():
             if step is None:
                 gatherer.finish(self._found)
@@ -182,11 +165,17 @@ class _Wanted:
     def _columns(self, at: LayerPlace) -> Columns:
         """Return what gatherers read of a place, and take the records that are wanted."""
         if self._records is None:
-            return columns_with_weights(self._run, at, self._layouts)
+            return columns_of(self._run, at, self._layouts, marks=MARKS)
         columns = columns_of(self._run, at, self._layouts)
         statistic = self._choice.statistic or _OF_RECORD
-        for record in self._matching(columns, self._records):
-            self._matched = True
+        rows, others = columns.layout.once(_matching_rows, self._records)
+        self._near |= dict.fromkeys(others[: _MOST_NEAR - len(self._near)])
+        if not rows:
+            return columns
+        self._matched = True
+        files, seqs = self._run.locator(at), columns.heads.seqs
+        for _, row, name in sorted(rows, key=lambda one: seqs[one[0]]):  # as they began in time
+            record = columns.record(row, name, files)
             value = statistic_of(record, statistic)
             if value is not None:
                 place = at.step, at.rank, 0
@@ -194,15 +183,6 @@ class _Wanted:
                     "record", record.name, value, place, statistic=statistic, phase=at.phase
                 )
         return columns
-
-    def _matching(self, columns: Columns, pattern: Pattern) -> Iterator[Record]:
-        """Yield the records of a place whose names a pattern matches, as they began in time."""
-        rows, others = columns.layout.once(_matching_rows, pattern)
-        self._near |= dict.fromkeys(others[: _MOST_NEAR - len(self._near)])
-        if rows:
-            files, seqs = self._run.locator(columns.at), columns.heads.seqs
-            for _, row, name in sorted(rows, key=lambda one: seqs[one[0]]):
-                yield columns.record(row, name, files)
 
     def _take_key(self, datum: KeyDatum) -> None:
         self._matched = True
@@ -229,8 +209,7 @@ class _Wanted:
             return
         if self._settings is None:
             self._settings = Settings.read(self._run)
-        data = StepData.of(of_place, self._settings)
-        sequences = Sequences(data)
+        sequences = Sequences(StepData(of_place, of_place.__getitem__, self._settings))
         for name in self._derived:
             try:
                 values = OF_KEYS[name](sequences)
@@ -243,10 +222,7 @@ class _Wanted:
 
     def found(self) -> Trends:
         """Return what was found in all places."""
-        for gatherer in self._gather.values():
-            gatherer.finish(self._found)
-        series = sorted(self._found.series(), key=_order)
-        choice = self._choice
+        series, choice = self.take(None), self._choice
         if not (series or choice.everything or choice.derived):
             wanted = choice.pattern or choice.record or ", ".join(choice.keys)
             of = {"path": str(self._run.path), "asked": shortened(wanted)}

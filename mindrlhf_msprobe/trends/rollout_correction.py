@@ -22,13 +22,12 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.errors import UsageError
-from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB
+from mindrlhf_msprobe.phases import ROLLOUT_CORR, ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.log_probs import KEYS_READ, RolloutRows, rollout_rows
 from mindrlhf_msprobe.sequences.step_data import Unavailable
 from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.series import Gathered, Missing
-from mindrlhf_msprobe.trends import formulas
 from mindrlhf_msprobe.trends.formulas import CLIP_RANGE
 
 #: Before exp, verl limits the log-ratios of χ² to ±20 nats: a ratio of 5e8.
@@ -244,10 +243,6 @@ def pearson(a: np.ndarray, b: np.ndarray) -> float | Message:
     return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1, 1))
 
 
-#: All metrics together, as one derived quantity.
-ROLLOUT_CORR = "rollout_corr"
-
-
 class RolloutMetrics:
     """Gathers the metrics that are wanted.
 
@@ -283,7 +278,7 @@ class RolloutMetrics:
             self._why = self._why or error.said
             return
         clip_range = sequences.data.settings.clip_range
-        low, high = clip_range or formulas.CLIP_RANGE
+        low, high = clip_range or CLIP_RANGE
         said = "trend.usual_clip_range" if clip_range is None else "trend.clip_range"
         of_range = message(said, low=low, high=high)
         for rows, gap, notes in gaps:

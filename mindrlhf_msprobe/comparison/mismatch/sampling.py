@@ -165,7 +165,8 @@ class Sampled:
             if found := run.key_data(name, step, rank):
                 saves[name] = found
         try:
-            gaps = rollout_gaps(Sequences(StepData.of(saves, Settings.read(runs[-1]))))
+            data = StepData(saves, saves.__getitem__, Settings.read(runs[-1]))
+            gaps = rollout_gaps(Sequences(data))
         except (Unavailable, ArrayFileError) as error:
             self.notes = (message("mismatch.no_metrics", why=error),)
             return

@@ -52,8 +52,7 @@ def compare_collected(a: str | Path, b: str | Path) -> Preflight:
         raise UsageError.saying("collect.empty_path")
     if os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b):
         raise UsageError.saying("collect.same_file", path=a)
-    left, right = _opened(a), _opened(b)
-    return compare_sides(left, right)
+    return compare_sides(_opened(a), _opened(b))
 
 
 def _opened(path: str | Path) -> Snapshot:
@@ -146,10 +145,9 @@ def _own_sections(a: Snapshot, b: Snapshot, notes: Notes) -> Iterator[Difference
     """Yield what differs in the sections that only collections have."""
     versions = {name for side in (a, b) for name in side.section("versions") or {}}
 
-    def packages(*sides: Any) -> Iterator[Found]:
+    def packages(a: Any, b: Any, notes: Notes) -> Iterator[Found]:
         """Yield the packages that differ, without those which stand among the versions."""
-        *both, notes = sides
-        left, right = ({n: v for n, v in of.items() if n not in versions} for of in both)
+        left, right = ({n: v for n, v in of.items() if n not in versions} for of in (a, b))
         yield from compare("packages", left, right, notes)
 
     yield from calls_apart(a, b, notes)
@@ -354,10 +352,12 @@ def _pair_apart(
         call = a or b or {}
         if not stopped[0 if a is None else 1]:  # the other may not have come so far
             section = _SEEDS if call.get("seeds") else _CALLS
-            value = _seeds(call) if section == _SEEDS else call.get("count")
+            value = ", ".join(_seeds(call)) if section == _SEEDS else call.get("count")
             yield section, _place(call), *((ABSENT, value) if a is None else (value, ABSENT))
         return
-    seeds = _known_seeds(a), _known_seeds(b)
+    seeds = [  # those of several processes in no order
+        sorted(_seeds(call)) if call.get("process", 0) is None else _seeds(call) for call in (a, b)
+    ]
     if seeds[0] != seeds[1]:
         left, right = {*seeds[0]}, {*seeds[1]}
         # A process that was ended may have set those, too, that the other has.
@@ -365,21 +365,13 @@ def _pair_apart(
         if (cut[0] and left < right) or (cut[1] and right < left):
             notes.about("incomplete_seeds", _place(a))
         else:
-            yield _SEEDS, _place(a), _seeds(a), _seeds(b)
+            yield _SEEDS, _place(a), ", ".join(_seeds(a)), ", ".join(_seeds(b))
     elif any(stopped):
         return
     elif not (a.get("complete") and b.get("complete")):
         notes.about("incomplete_calls", _place(a))
     elif a.get("count") != b.get("count"):
         yield _CALLS, _place(a), a.get("count"), b.get("count")
-
-
-def _known_seeds(call: _Call) -> list[str]:
-    """Return the seeds of a place, those of several processes in no order."""
-    seeds = call.get("seeds")
-    found = [str(seed) for seed in seeds] if isinstance(seeds, list) else [str(seeds)]
-    several = "process" in call and call["process"] is None
-    return sorted(found) if several else found
 
 
 def _orders_apart(
@@ -420,6 +412,6 @@ def _place(call: _Call) -> str:
     return f"{where} {code}" if code else where
 
 
-def _seeds(call: _Call) -> str:
+def _seeds(call: _Call) -> list[str]:
     seeds = call.get("seeds")
-    return ", ".join(map(str, seeds)) if isinstance(seeds, list) else str(seeds)
+    return [*map(str, seeds)] if isinstance(seeds, list) else [str(seeds)]

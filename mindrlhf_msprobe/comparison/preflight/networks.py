@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.preflight.values import ABSENT, Notes, RankPair, named, same, shown
 from mindrlhf_msprobe.findings import Difference
@@ -141,16 +140,9 @@ def _by_role(a: list[Network], b: list[Network]) -> Iterator[tuple[str, Network,
             yield role, mine[0], others[0]
 
 
-@dataclass(frozen=True)
-class _Unlike:
-    """An attribute of one cell that differs; `attribute` is "" for the cell's class."""
-
-    cell: str
-    kind: str
-    attribute: str
-    step: int | None
-    a: Any
-    b: Any
+#: An attribute that differs: the cell's class, the attribute, "" for the class itself, from which
+#: step on, and both values.
+_Unlike = tuple[str, str, int | None, Any, Any]
 
 
 def _compare_cells(pair: RankPair) -> None:
@@ -158,45 +150,42 @@ def _compare_cells(pair: RankPair) -> None:
     pairs = _pairs(_networks(pair.a), _networks(pair.b))
     found: dict[tuple[Any, ...], tuple[_Unlike, list[str]]] = {}
     for mine, other, phases in pairs:
-        groups: dict[tuple[Any, ...], list[_Unlike]] = {}
-        for one in _unlike(mine, other, pair):
-            kind = one.kind if one.attribute else ""
-            how = kind, one.attribute, repr(one.a), repr(one.b), one.step
-            groups.setdefault(how, []).append(one)
-        for how, group in groups.items():
-            key = mine.role, how, tuple(one.cell for one in group)
-            found.setdefault(key, (group[0], []))[1].extend(phases)
-    for (role, _, cells), (one, phases) in found.items():
+        groups: dict[tuple[Any, ...], tuple[_Unlike, list[str]]] = {}
+        for cell, one in _unlike(mine, other, pair):
+            kind, attribute, step, a, b = one
+            how = kind if attribute else "", attribute, repr(a), repr(b), step
+            groups.setdefault(how, (one, []))[1].append(cell)
+        for how, (one, of_group) in groups.items():
+            found.setdefault((mine.role, how, tuple(of_group)), (one, []))[1].extend(phases)
+    for (role, _, cells), ((kind, attribute, step, a, b), phases) in found.items():
         of_role = {phase for network, _, ran in pairs if network.role == role for phase in ran}
         only = tuple(dict.fromkeys(phases)) if {*phases} != of_role else ()
-        path = (role, "" if one.cell == _ROOT else one.cell, one.attribute)
+        path = (role, "" if cells[0] == _ROOT else cells[0], attribute)
         name = named(tuple(filter(None, path)))
-        what = Difference(
-            CELLS, name, role=role, phases=only, step=one.step, cells=cells, kind=one.kind
-        )
-        pair.add(what, *shown(CELLS, (one.attribute,), one.a, one.b))
+        what = Difference(CELLS, name, role=role, phases=only, step=step, cells=cells, kind=kind)
+        pair.add(what, *shown(CELLS, (attribute,), a, b))
 
 
-def _unlike(a: Network, b: Network, pair: RankPair) -> Iterator[_Unlike]:
+def _unlike(a: Network, b: Network, pair: RankPair) -> Iterator[tuple[str, _Unlike]]:
+    """Yield the attributes that differ, each with its cell."""
     sides = _cells(a), _cells(b)
     last, unknown = pair.last_step, None if pair.same_versions else pair.notes
     for cell in dict.fromkeys([*sides[0], *sides[1]]):
         (kind, mine), (other_kind, other) = (side.get(cell, (None, {})) for side in sides)
         if kind != other_kind:
-            yield _Unlike(cell, str(kind or other_kind), "", None, kind, other_kind)
+            yield cell, (str(kind or other_kind), "", None, kind, other_kind)
             continue
         whose = (CELLS, str(kind))
         for name, *how in settings_apart(mine, other, last, whose, unknown, most=_MAX_OF_ONE):
-            yield _Unlike(cell, str(kind), name, *how)
+            yield cell, (str(kind), name, *how)
 
 
 def _cells(network: Network) -> dict[str, tuple[str, Timelines]]:
     """Return the class and the attributes of each cell."""
     cells: dict[str, tuple[str, Timelines]] = {}
     for group in network.cells:
-        cells |= dict.fromkeys(
-            group.cells or (), (str(group.kind), timelines_of(group.attributes, {}))
-        )
+        own = str(group.kind), timelines_of(group.attributes, {})
+        cells |= dict.fromkeys(group.cells or (), own)
     changes = timelines(network.changes, lambda change: (str(change.cell), str(change.name)))
     for (cell, name), timeline in changes.items():
         kind, settings = cells.get(cell, ("", {}))

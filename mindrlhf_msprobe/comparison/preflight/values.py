@@ -6,7 +6,7 @@ import itertools
 import math
 import reprlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -89,14 +89,12 @@ class Notes:
         return tuple(found)
 
 
-@dataclass
 class Ranks:
-    """The differences of several ranks, the same ones brought together."""
+    """The differences of so many ranks, the same ones brought together."""
 
-    count: int
-    _found: dict[Difference, dict[tuple[str | None, str | None], list[int]]] = field(
-        default_factory=dict
-    )
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._found: dict[Difference, dict[tuple[str | None, str | None], list[int]]] = {}
 
     def add(self, rank: int, what: Difference, a: Any, b: Any) -> None:
         """Add one difference of a rank: `what` says all of it but the values."""
@@ -114,7 +112,7 @@ class Ranks:
                 yield replace(what, a=text, b=text, ranks=self._named(sorted(left)))
 
     def _named(self, ranks: Sequence[int]) -> tuple[int, ...]:
-        return () if len(ranks) == self.count else tuple(ranks)
+        return () if len(ranks) == self._count else tuple(ranks)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ with `external_launcher`, so that the worker and its network live in the trainer
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from types import ModuleType
@@ -264,12 +264,10 @@ def _logits(model: Any, given: dict[str, Any], rows: Sequence[int]) -> np.ndarra
     host = to_host(result[0] if isinstance(result, tuple) else result)
     logits = host.values()
     logits = logits.reshape(-1, logits.shape[-1])
-    index = given["current_index"]
+    index, at = given["current_index"], np.asarray(rows, np.int64)
     if given["need_gather_logits"] and index is not None and len(logits) > len(index):
-        logits = logits[np.asarray(index)[list(rows)]]
-    else:
-        logits = logits[list(rows)]
-    found = logits.astype(np.float32)
+        at = np.asarray(index)[at]
+    found = logits[at].astype(np.float32)
     for warper in given["logits_warper"] or ():
         if type(warper).__name__ == _TEMPERATURE:
             found /= np.float32(warper.temperature)
@@ -333,7 +331,6 @@ class VllmGeneration:
         if not generates:
             return
         engine = getattr(worker, _ENGINE, None)
-        kind = type(engine)
         if engine is None:
             missing = f"{type(worker).__name__}.{_ENGINE}"
             self._patches.note_missing(missing, _NO_GENERATE, KEYS)
@@ -341,7 +338,7 @@ class VllmGeneration:
             self._engine = engine
             self._widths = widths_of(worker)
             around = self._patches.while_recorded(self._around_generate)
-            self._patches.wrap(kind, "generate", around, without=_NO_GENERATE, lost=KEYS)
+            self._patches.wrap(type(engine), "generate", around, without=_NO_GENERATE, lost=KEYS)
         self._patches.report(session.note_lost)
 
     def _prepare(self, module: ModuleType) -> None:
@@ -445,8 +442,7 @@ def _fields(parameters: Any) -> dict[str, Any]:
     names: Sequence[str] = getattr(parameters, "__struct_fields__", ())  # msgspec
     if names:
         return {name: getattr(parameters, name, None) for name in names}
-    found: Mapping[str, Any] = getattr(parameters, "__dict__", {})
-    return dict(found)
+    return {**getattr(parameters, "__dict__", {})}
 
 
 def widths_of(worker: Any) -> tuple[int, int]:

@@ -27,14 +27,7 @@ from mindrlhf_msprobe.integrations.mindrlhf.generation import (
 )
 from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name
 from mindrlhf_msprobe.integrations.patches import CALLS_MSPROBE, Part, Patches
-from mindrlhf_msprobe.integrations.session import (
-    Session,
-    begin,
-    ignored_by,
-    in_ray_actor,
-    model_configs,
-    sections,
-)
+from mindrlhf_msprobe.integrations.session import Session, begin, ignored_by, in_ray_actor, sections
 from mindrlhf_msprobe.log import inform, warn
 
 _TRAINER = message("trainer.grpo")
@@ -82,7 +75,10 @@ def allow_section(module: ModuleType) -> None:
     kind = module.GRPOConfig
     known = getattr(kind, SECTION, None)
     if isinstance(known, type):
-        own = _keys_of_its_own(known)
+        # The keys of MindRLHF's section that are none of ours, with their defaults.
+        ours = {field.name for field in dataclasses.fields(ProbeConfig)}
+        keys = dataclasses.fields(known) if dataclasses.is_dataclass(known) else ()
+        own = {key.name: getattr(known, key.name, None) for key in keys if key.name not in ours}
         setattr(kind, SECTION, type(known.__name__, (known,), {"__new__": _section_of, _OWN: own}))
     elif known is None:
         setattr(kind, SECTION, staticmethod(_section))
@@ -109,15 +105,6 @@ def _section_of(kind: Any, /, **values: Any) -> ProbeConfig:
     return settings
 
 
-def _keys_of_its_own(known: type) -> dict[str, Any]:
-    """Return the keys of MindRLHF's section that are none of ours, with their defaults."""
-    if not dataclasses.is_dataclass(known):
-        return {}
-    ours = {field.name for field in dataclasses.fields(ProbeConfig)}
-    others = [field for field in dataclasses.fields(known) if field.name not in ours]
-    return {field.name: getattr(known, field.name, None) for field in others}
-
-
 def _check_section(config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
     """Say what is wrong with a section; MindRLHF itself would unpack it as it is.
 
@@ -140,21 +127,13 @@ def _check_section(config: Any, file_path: Any, *_: Any, **__: Any) -> Part:
             raise ConfigError.saying("config.keys", path=file_path, found=str(no_texts))
         own = getattr(getattr(type(config), SECTION, None), _OWN, {})
         if foreign := [name for name in section if name in own]:
-            warn(
-                "log.left_to_mindrlhf",
-                path=str(file_path),
-                keys=", ".join(foreign),
-                section=SECTION,
-            )
+            keys = ", ".join(foreign)
+            warn("log.left_to_mindrlhf", path=str(file_path), keys=keys, section=SECTION)
             ours = {name: section[name] for name in section if name not in own}
-            load_config({SECTION: ours}, ignore=_said_by_the_section)
+            load_config({SECTION: ours}, ignore=lambda _: None)
         else:
-            load_config(file_path, ignore=_said_by_the_section)
+            load_config(file_path, ignore=lambda _: None)
     yield
-
-
-def _said_by_the_section(_: Message) -> None:
-    """Say nothing of unknown keys yet."""
 
 
 class _Integration:
@@ -302,7 +281,11 @@ class _Integration:
             self._begin(config, apart=_WORKERS[phase][0])
         if (session := self._patches.session) is None:
             return
-        session.configurations |= model_configs(worker)
+        session.configurations |= {  # of the models that a worker holds, named after it
+            f"{type(worker).__name__}.{name}": value
+            for name, value in vars(worker).items()
+            if "model_config" in name and callable(getattr(value, "to_dict", None))
+        }
         if phase == _GENERATE:
             self._watch_infer(session, worker)
         elif phase == _UPDATE:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.integrations.session import Session, runs_in_python
+from mindrlhf_msprobe.integrations.session import Session
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import LOSS_INPUTS
 
@@ -38,13 +38,18 @@ class LossValues:
     def __init__(
         self, session: Session, loss: Any, variables: Mapping[str, Sequence[tuple[str, str]]]
     ) -> None:
-        from mindrlhf_msprobe.capture.local_values import SavedLocals  # imports MindSpore
+        import mindspore
+
+        from mindrlhf_msprobe.capture.framework.private import JITTED
+        from mindrlhf_msprobe.capture.local_values import SavedLocals
 
         self._session = session
         self._arguments = list(inspect.signature(type(loss).construct).parameters)[1:]
         self._cuts: dict[Any, bool] = {}  # of each train cell
         self._saved: list[SavedLocals] = []
-        compiled = not runs_in_python(loss)
+        # What runs as Python code alone can be listened to.
+        pynative = mindspore.get_context("mode") == mindspore.PYNATIVE_MODE
+        compiled = not pynative or hasattr(type(loss).construct, JITTED)
         reasons: dict[str, Message] = {}
         keys: set[str] = set()
         for method, wanted in variables.items():
