@@ -145,7 +145,7 @@ class Probe:
 
     def _observe_calls(self, recorder: Recorder) -> None:
         """Have calls computed again, if the configuration asks for it: else nothing is imported."""
-        recorder.phases.observe_calls(None)
+        recorder.phases.observer_of = None
         if self._config.task == ACCURACY_CHECK:
             from mindrlhf_msprobe.replay.second_opinion import check_accuracy
 

@@ -176,14 +176,7 @@ class Checking:
             if setting.on:
                 check = Check(run, rule, setting, healthy)
                 self._guarded(rule, partial(self._start, check))
-
-        self._learn(healthy)
-
-    def _start(self, check: Check) -> None:
-        self._running[check.rule.name] = _Running(check)
-
-    def _learn(self, healthy: Iterable[Run]) -> None:
-        """Give the runs that are known to be healthy to the rules that learn from them."""
+        # The runs that are known to be healthy are given to the rules that learn from them.
         learning = [one for one in self._running.values() if one.learns]
         known = enumerate(healthy if learning else ())
         for number, step in ((number, step) for number, run in known for step in steps(run)):
@@ -195,6 +188,9 @@ class Checking:
                 self._guarded(one.check.rule, partial(self._take, one, partial(one.step, step), []))
         for one in learning:
             one.check.learning = None
+
+    def _start(self, check: Check) -> None:
+        self._running[check.rule.name] = _Running(check)
 
     def _to_rules(self, journal: Columns, running: Iterable[_Running]) -> None:
         """Give a journal, and its entries, to the rules that want them."""

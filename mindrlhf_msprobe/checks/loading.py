@@ -186,7 +186,11 @@ def _values(
     for key, one in value.items():
         at, called = where(name, key), f"{name}.{key}"
         if key == _SEVERITY:
-            checked[key] = _severity(called, one, at)
+            severities = [severity.value for severity in Severity]
+            if one not in severities:
+                hint = nearest_of(str(one), severities)
+                raise _bad(called, one, at, ", ".join(severities), hint)
+            checked[key] = Severity(one)
         elif key in _PATTERNS:
             checked[key] = _patterns(called, one, at)
         elif key == "on" and isinstance(one, bool):
@@ -199,14 +203,6 @@ def _values(
             shown = {"value": repr(one), "expected": ", ".join(names), "hint": hint}
             raise ConfigError.saying("checks.no_such_key", where=at, name=called, **shown)
     return checked
-
-
-def _severity(name: str, value: Any, where: Message | str) -> Severity:
-    try:
-        return Severity(value)
-    except ValueError:
-        names = [severity.value for severity in Severity]
-        raise _bad(name, value, where, ", ".join(names), nearest_of(str(value), names)) from None
 
 
 def _number(name: str, value: Any, where: Message | str) -> float:

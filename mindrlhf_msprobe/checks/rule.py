@@ -270,7 +270,12 @@ def _reason(ordered: Sequence[Found], index: int) -> int | None:
             continue
         if _is_only_noted(other) and not _is_only_noted(own.finding):
             continue
-        if _reaches(other, own.finding) if own.explained_by is None else own.explained_by(other):
+        place, here = other.place, own.finding.place
+        # What happened on its rank, or in an earlier step, can show there: within a step ranks
+        # exchange gradients at its end alone; after it every rank has them.
+        reaches = None in (place.rank, here.rank) or place.rank == here.rank
+        reaches = reaches or place.step < here.step
+        if reaches if own.explained_by is None else own.explained_by(other):
             return number
     return None
 
@@ -278,15 +283,6 @@ def _reason(ordered: Sequence[Found], index: int) -> int | None:
 def _is_only_noted(finding: CheckFinding) -> bool:
     """Return whether a finding is no reason for a fault; an overflow that is retried may be."""
     return finding.severity is Severity.NOTE and not finding.rule.startswith("non_finite.")
-
-
-def _reaches(earlier: CheckFinding, later: CheckFinding) -> bool:
-    """Return whether what happened at one place can show at another: on its rank, or a later step.
-
-    Within a step ranks exchange gradients at its end alone; after it every rank has them.
-    """
-    ranks = earlier.place.rank, later.place.rank
-    return None in ranks or ranks[0] == ranks[1] or earlier.place.step < later.place.step
 
 
 class Named:

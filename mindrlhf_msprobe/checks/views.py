@@ -47,33 +47,21 @@ def steps(run: Run) -> Iterator[Step]:
         yield Step(run, number, ranks, last=number == last, settings=settings)
 
 
-class _Arrays:
-    """The arrays of a step's key data, up to a bound."""
-
-    def __init__(self) -> None:
-        self._held: dict[str, np.ndarray] = {}
-        self._room = _MOST_BYTES
-
-    def array(self, location: str | None, read: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return an array that was read before, or read it."""
-        found = self._held.get(location or "")
-        if found is None:
-            found = read()
-            if location is not None and found.nbytes <= self._room:
-                self._room -= found.nbytes
-                self._held[location] = found
-        return found
-
-
 @dataclass(frozen=True, slots=True)
 class _HeldRecord(Record):
     """An element of key data whose array is held while its step is looked at."""
 
-    arrays: _Arrays = field(default_factory=_Arrays)
+    held: dict[str, np.ndarray] = field(default_factory=dict)  # by where it is read from
 
     def array(self) -> np.ndarray:
         """Return the record's elements; see `Record.array`."""
-        return self.arrays.array(self.location, partial(Record.array, self))
+        found = self.held.get(self.location or "")
+        if found is None:
+            found = Record.array(self)
+            room = _MOST_BYTES - sum(array.nbytes for array in self.held.values())
+            if self.location is not None and found.nbytes <= room:
+                self.held[self.location] = found
+        return found
 
 
 class _Saves:
@@ -81,7 +69,7 @@ class _Saves:
 
     def __init__(self, run: Run, number: int) -> None:
         self._run, self._number = run, number
-        self._arrays = _Arrays()
+        self._arrays: dict[str, np.ndarray] = {}
         self._held: dict[tuple[str, int], list[KeyDatum]] = {}
 
     def of(self, name: str, rank: int) -> list[KeyDatum]:
@@ -144,7 +132,8 @@ class Step:
         """
         known = Layouts() if layouts is None else layouts
         for rank in self.ranks:
-            for phase in sorted(self.phases(rank), key=lambda name: (phase_order(name), name)):
+            phases = self.run.phases_at(StepPlace(self.number, rank))
+            for phase in sorted(phases, key=lambda name: (phase_order(name), name)):
                 at = LayerPlace(phase, self.number, rank)
                 journal = columns_of(self.run, at, known)
                 yield journal
@@ -200,11 +189,6 @@ class Step:
         # Between two entries there is no whole number.
         return replace(datum, seq=at, phase=home.phase)  # type: ignore[arg-type]
 
-    def saved(self, *names: str) -> Iterator[KeyDatum]:
-        """Yield what each rank saved under the first of these names that it has."""
-        for rank in self.ranks:
-            yield from self.key_data(*names, rank=rank)
-
     def sequences(self, rank: int) -> Sequences:
         """Return which tokens of a rank's prompts and responses are real, trained or padding."""
         if rank not in self._sequences:
@@ -226,10 +210,6 @@ class Step:
         array = numbers_in(datum)
         mask = None if array is None or array.ndim < 2 else self.mask_of(datum, array)
         return array if array is None or mask is None else array[mask]
-
-    def phases(self, rank: int) -> list[str]:
-        """Return the phases of which a rank recorded layer data."""
-        return self.run.phases_at(StepPlace(self.number, rank))
 
 
 def place_of(datum: KeyDatum, path: str = "") -> Place:

@@ -665,4 +665,4 @@ def benchmark(recorder: Recorder, config: ProbeConfig) -> None:
         changed_by = {"task": config.task, "pert_mode": config.pert_mode}
         recorder.note(Replaced("changed_training", changed_by))
         warn("log.changes_training", **changed_by)
-    recorder.phases.observe_calls(observer_of)
+    recorder.phases.observer_of = observer_of

@@ -497,4 +497,4 @@ def check_accuracy(recorder: Recorder, config: ProbeConfig) -> None:
         place = {"step": recorder.step, "rank": recorder.rank, "phase": phase.name}
         return SecondOpinion(config, place | {"opening": opening}, turns, file.append)
 
-    recorder.phases.observe_calls(observer_of)
+    recorder.phases.observer_of = observer_of

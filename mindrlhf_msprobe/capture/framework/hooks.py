@@ -384,21 +384,16 @@ _INTERNAL_LIBRARY = ("contextlib.py", "runpy.py", "threading.py")
 
 
 class CallStacks:
-    """Formats the caller's stack; equal places are formatted once.
+    """Formats the caller's stack, without MindSpore's frames; equal places are formatted once."""
 
-    Args:
-        framework: a file of the framework, whose frames are left out.
-        marks: functions to look for on the way.
-    """
-
-    def __init__(self, framework: str, marks: frozenset[CodeType] = frozenset()) -> None:
-        self._marks = {id(code) for code in marks}  # a code's own hash takes long
-        self._framework = os.path.join(os.path.dirname(os.path.abspath(framework)), "")
+    def __init__(self) -> None:
+        self._marks = {id(code) for code in MARKS}  # a code's own hash takes long
+        self._framework = os.path.join(os.path.dirname(os.path.abspath(mindspore.__file__)), "")
         self._shown: dict[str, bool] = {}
         self._texts: dict[tuple[str, int, str], str] = {}
 
     def here(self) -> tuple[tuple[str, ...], FrameType | None]:
-        """Return the frames around the hook that asks, and the innermost that runs one of `marks`.
+        """Return the frames around the hook that asks, and the innermost that runs one of `MARKS`.
 
         Frames are texts as msprobe writes them, innermost first.
         """

@@ -38,6 +38,7 @@ from mindrlhf_msprobe.capture.graph.probes import (
     Lines,
     Question,
     Site,
+    Taker,
     Visit,
     as_recorded,
     nothing_of,
@@ -65,9 +66,6 @@ _KINDS |= dict.fromkeys(("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "
 _KINDS |= {"UInt64": UNSIGNED, "Bool": BOOLS}
 
 _LENGTHS = {FLOATS: 6, WIDE_FLOATS: 6, INTEGERS: 10, UNSIGNED: 10, BOOLS: 2}
-
-#: The most bytes that leave the graph for a tensor that is reduced.
-MOST_BYTES = 6 * 8
 
 _BASE = 1 << 16
 _DIGITS = 4  # of an integer of 64 bits
@@ -246,14 +244,16 @@ class GraphReading:
         """Return whether files of a kind hold what is recorded, and may be lost."""
         return kind.removeprefix(OF_KEY_DATA) in _TENSORS | _GRADIENTS
 
-    def take(self, file: GraphFile) -> None:
-        """Hand over what a file holds."""
-        self._hand_over(file, lost=False)
+    def take(self, file: GraphFile, error: Exception | None = None) -> None:
+        """Hand over what a file holds.
 
-    def lose(self, file: GraphFile, error: Exception) -> None:
-        """Count what a file held; what came before and after it stays in its place."""
-        self._hand_over(file, lost=True)
-        self.fault(error, file.kind)
+        Args:
+            error: why that was lost, which is counted; what came before and after the file stays in
+                its place.
+        """
+        self._hand_over(file, lost=error is not None)
+        if error is not None:
+            self.fault(error, file.kind)
 
     def fault(self, error: Exception, kind: str = "") -> None:
         """Count a file that cannot be read."""
@@ -400,26 +400,22 @@ def wait() -> None:
     """
     if FOLDERS.is_used:
         EXECUTOR.sync()
-        FOLDERS.fence(write_now, FENCE)
+        FOLDERS.fence(write_now)
 
 
-def before_phase() -> None:
-    """Save the key data that graphs wrote while no phase was open, and forget the rest."""
+def read_written(taker: Taker = VALUES) -> None:
+    """Hand over what graphs wrote; where no phase is open, key data alone, the rest is forgotten.
+
+    Args:
+        taker: counts it, if that fails.
+    """
     try:
         wait()
     except OSError as error:  # they do not come, or the folder cannot be listed
-        VALUES.fault(message("lost.graph_files"), error)
+        taker.fault(message("lost.graph_files"), error)
 
 
-VALUES.flush = before_phase
-
-
-def after_phase(receiver: Receiver) -> None:
-    """Hand over what graphs wrote."""
-    try:
-        wait()
-    except OSError as error:
-        receiver.fault(message("lost.graph_files"), error)
+VALUES.flush = read_written
 
 
 # Key data: the gradient that `save_grad` waits for.

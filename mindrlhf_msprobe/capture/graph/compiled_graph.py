@@ -235,9 +235,7 @@ class Variants:
 
     def _graph(self, target: Any, key: Any, *, anew: bool = False) -> Graph:
         with self._lock:
-            graphs = self._graphs.get(target)
-            if graphs is None:
-                graphs = self._graphs[target] = {}
+            graphs = self._graphs.setdefault(target, {})
             if anew or key not in graphs:
                 graphs[key] = Graph(mark=f"{MARK}{self.watches}", watches=self.watches)
             return graphs[key]

@@ -224,10 +224,8 @@ class Drain:
                     _remove(file)
                     if (event := self._fences.get(file.probe)) is not None:
                         event.set()
-                elif error is not None:
-                    self._reader.lose(file, error)
                 else:
-                    self._reader.take(file)
+                    self._reader.take(file, error)
             except Exception as failed:
                 self._reader.fault(failed, file.kind)
             finally:
@@ -327,12 +325,11 @@ class GraphFolders:
         self._drain.start()
         return str(run.folder / name)
 
-    def fence(self, write: Callable[[str], None], name: str) -> None:
+    def fence(self, write: Callable[[str], None]) -> None:
         """Return when everything that graphs wrote before has been read or removed.
 
         Args:
             write: writes, behind everything else, a file into which its path goes.
-            name: the file's name, but for the number behind it.
 
         Raises:
             Exception: as `Drain.fence`.
@@ -343,7 +340,7 @@ class GraphFolders:
             return
         folder = run.folder
         self._drain.start()
-        self._drain.fence(lambda number: write(str(folder / f"{name}.{number}")))
+        self._drain.fence(lambda number: write(str(folder / f"{FENCE}.{number}")))
 
     def abandon(self) -> None:
         """Forget everything: called in a forked child, which leaves the folders to its parent."""

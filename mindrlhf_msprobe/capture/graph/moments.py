@@ -101,7 +101,19 @@ class Compilations:
             if wrapping in self._wrappings:
                 return
             if not self._replaced:
-                self._watch_executors()
+                for executor in GRAPH_EXECUTORS:
+                    self._replace(executor, "compile", self._around)
+                    self._replace(executor, "generate_arguments_key", self._marked)
+                self._replace(CELL_COMPILER, "compile", self._of_cell)
+                self._replace(FUNCTION_COMPILER, "compile", self._of_function)
+                self._replace(FUNCTION_COMPILER, BY_PHASE, self._function_by_phase)
+                if "__call__" in vars(FUNCTION_COMPILER):
+                    self._replace(FUNCTION_COMPILER, "__call__", self._running_function)
+                self._replace(nn.Cell, BY_PHASE, self._cell_by_phase)
+                self._replace(nn.Cell, RUN_GRAPH, self._running)
+                if BYTECODE_CONTEXT is not None:
+                    self._replace(BYTECODE_CONTEXT, "__enter__", self._before_bytecode)
+                    self._replace(BYTECODE_CONTEXT, "__exit__", self._after_bytecode)
             self._wrappings.append(wrapping)
 
     def remove(self, wrapping: GraphProbes) -> None:
@@ -115,21 +127,6 @@ class Compilations:
             if not self._wrappings and not self._variants.keep_probes():
                 while self._replaced:
                     setattr(*self._replaced.pop())
-
-    def _watch_executors(self) -> None:
-        for executor in GRAPH_EXECUTORS:
-            self._replace(executor, "compile", self._around)
-            self._replace(executor, "generate_arguments_key", self._marked)
-        self._replace(CELL_COMPILER, "compile", self._of_cell)
-        self._replace(FUNCTION_COMPILER, "compile", self._of_function)
-        self._replace(FUNCTION_COMPILER, BY_PHASE, self._function_by_phase)
-        if "__call__" in vars(FUNCTION_COMPILER):
-            self._replace(FUNCTION_COMPILER, "__call__", self._running_function)
-        self._replace(nn.Cell, BY_PHASE, self._cell_by_phase)
-        self._replace(nn.Cell, RUN_GRAPH, self._running)
-        if BYTECODE_CONTEXT is not None:
-            self._replace(BYTECODE_CONTEXT, "__enter__", self._before_bytecode)
-            self._replace(BYTECODE_CONTEXT, "__exit__", self._after_bytecode)
 
     def _replace(self, owner: type, name: str, instead: Callable[..., Any]) -> None:
         """Have `instead` called in the place of a method, with that method before its arguments."""
@@ -283,9 +280,7 @@ class Compilations:
 
                 with _same_seeds(graph, probed):
                     if probed:
-                        compiled = compiled_with_probes(
-                            compiled_once, executor, args[3], cells, self._with_inner
-                        )
+                        compiled = self._with_probes(compiled_once, executor, args[3], cells)
                     else:
                         compiled = compiled_once(probes=False)
                 seconds = perf_counter() - began
@@ -307,8 +302,41 @@ class Compilations:
             listener()
         return compiled
 
-    def _with_inner(self, cells: set[int]) -> set[int]:
-        return cells.union(*(wrapping.inside(cells) for wrapping in self._wrappings))
+    def _with_probes(
+        self, compile_graph: Callable[..., Any], executor: Any, phase: str, cells: set[int]
+    ) -> Any:
+        """Compile a graph with probes; without any where they would stop or change the training.
+
+        Where a graph is differentiated, MindSpore loses a change in place of what a cell is given
+        if anything stands around the cell, were it only a wrapper that calls it.
+
+        Args:
+            compile_graph: compiles it, `probes=True` with probes.
+            executor: MindSpore's, which compiles.
+            phase: its name of the graph.
+            cells: collects the numbers of the cells whose probes it holds.
+
+        Returns:
+            what was compiled.
+
+        Raises:
+            Exception: what MindSpore raises where it compiles the graph without probes.
+        """
+        seeds = dict(OP_SEEDS or {})
+        try:
+            compiled = compile_graph(probes=True)
+            why = _why_not(executor, phase, cells) if cells else None
+        except Exception as error:
+            why = message("coverage.not_compiled", error=type(error).__name__)
+        if why is None:
+            return compiled
+        put_operator_seeds(None, seeds)
+        executor.del_net_res(None, {phase})  # or what was compiled first runs
+        compiled = compile_graph(probes=False)
+        for cell in cells.union(*(wrapping.inside(cells) for wrapping in self._wrappings)):
+            SITES.note_gap(cell, why)
+        cells.clear()
+        return compiled
 
     # What `ms.jit(capture_mode="bytecode")` captures is compiled without any method of Python's.
     # Cells that hold wrappers are not captured: Python runs them, and its hooks record them.
@@ -384,48 +412,6 @@ def _same_seeds(graph: Graph | None, probed: bool) -> Iterator[None]:
 
 
 COMPILATIONS = Compilations()
-
-
-def compiled_with_probes(
-    compile_graph: Callable[..., Any],
-    executor: Any,
-    phase: str,
-    cells: set[int],
-    with_inner: Callable[[set[int]], set[int]],
-) -> Any:
-    """Compile a graph with probes; without any where they would stop or change the training.
-
-    Where a graph is differentiated, MindSpore loses a change in place of what a cell is given if
-    anything stands around the cell, were it only a wrapper that calls it.
-
-    Args:
-        compile_graph: compiles it, `probes=True` with probes.
-        executor: MindSpore's, which compiles.
-        phase: its name of the graph.
-        cells: collects the numbers of the cells whose probes it holds.
-        with_inner: returns the numbers of cells and of all cells inside them.
-
-    Returns:
-        what was compiled.
-
-    Raises:
-        Exception: what MindSpore raises where it compiles the graph without probes.
-    """
-    seeds = dict(OP_SEEDS or {})
-    try:
-        compiled = compile_graph(probes=True)
-        why = _why_not(executor, phase, cells) if cells else None
-    except Exception as error:
-        why = message("coverage.not_compiled", error=type(error).__name__)
-    if why is None:
-        return compiled
-    put_operator_seeds(None, seeds)
-    executor.del_net_res(None, {phase})  # or what was compiled first runs
-    compiled = compile_graph(probes=False)
-    for cell in with_inner(cells):
-        SITES.note_gap(cell, why)
-    cells.clear()
-    return compiled
 
 
 def _why_not(executor: Any, phase: str, cells: set[int]) -> Message | None:

@@ -95,6 +95,7 @@ class Sites:
         without_gradients: the numbers of the cells that were compiled so.
         compiled: the numbers of the cells that were compiled with their probes.
         cost: takes what host functions cost, of the run that was begun last.
+        groups: the probes of each group, by number, in the order in which it was made.
         whole: the numbers of the cells of which elements are recorded, not only statistics.
         only_backward: whether what runs can only be the backward pass of jitted code that Python
             differentiates. MindSpore runs parts of the forward pass again in it, branches of an
@@ -114,7 +115,7 @@ class Sites:
         # Number 0 stands for a probe of nothing: what answers where nothing is compiled.
         self._sites: list[Site] = [Site(0, "", (), None)]
         self._numbers: dict[tuple[Any, ...], int] = {}
-        self._groups: list[list[Site]] = []
+        self.groups: list[list[Site]] = []
         self._group_numbers: dict[tuple[int, ...], int] = {}
         self._collecting: list[set[int]] = []
         self._lock = threading.Lock()
@@ -164,14 +165,10 @@ class Sites:
         """Return the number of probes that hand over together."""
         numbers = tuple(map(self.number, sites))
         with self._lock:
-            number = self._group_numbers.setdefault(numbers, len(self._groups))
-            if number == len(self._groups):
-                self._groups.append([self[n] for n in numbers])
+            number = self._group_numbers.setdefault(numbers, len(self.groups))
+            if number == len(self.groups):
+                self.groups.append([self[n] for n in numbers])
             return number
-
-    def sites_in_group(self, number: int) -> list[Site]:
-        """Return the probes of a group, in the order in which it was made."""
-        return self._groups[number]
 
     def __getitem__(self, number: int) -> Site:
         return self._sites[number]
@@ -367,7 +364,7 @@ def nothing_of(tensor: TensorOutline) -> np.ndarray:
 
 def _group_in(arrays: Sequence[np.ndarray], hands: Hands) -> list[Site]:
     """Return the probes that hand over arrays together; the first may be that of the call."""
-    return SITES.sites_in_group(number_in(arrays[0 if hands is Hands.ENTERED else 1]))
+    return SITES.groups[number_in(arrays[0 if hands is Hands.ENTERED else 1])]
 
 
 def _taking_call(hands: Hands) -> Callable[..., int]:
@@ -542,31 +539,26 @@ class Visit:
             return source
         if kind in ("tuple", "list", "dict"):
             items = [*(value.items() if kind == "dict" else enumerate(value))]
-            return self._items_passed_on(kind, part, path, items, source)
+            if not all(_can_be_written(key) for key, _ in items):
+                SITES.note_gap(self.cell, message("coverage.dict_keys"))
+                return source
+            sources = [f"{source}[{key!r}]" for key, _ in items]
+            passed = [
+                self.passed_on(part, (*path, key), item, item_source)
+                for (key, item), item_source in zip(items, sources)
+            ]
+            # The value itself passes: a node behind it would group the sums of its gradient anew.
+            if passed == sources:
+                return source
+            if kind == "dict":
+                return "{" + ", ".join(f"{key!r}: {x}" for (key, _), x in zip(items, passed)) + "}"
+            listed = ", ".join(passed)
+            return f"[{listed}]" if kind == "list" else f"({listed},)"
         watched = kind == "differentiable" and self._gradients
         site = Site(self.cell, part, path, value)
         found = Found(site, source, f"tensor{len(self.found)}", watched)
         self.found.append(found)
         return found.passed if watched else source
-
-    def _items_passed_on(
-        self, kind: str, part: str, path: Path, items: Sequence[tuple[Any, Any]], source: str
-    ) -> str:
-        if not all(_can_be_written(key) for key, _ in items):
-            SITES.note_gap(self.cell, message("coverage.dict_keys"))
-            return source
-        sources = [f"{source}[{key!r}]" for key, _ in items]
-        passed = [
-            self.passed_on(part, (*path, key), item, item_source)
-            for (key, item), item_source in zip(items, sources)
-        ]
-        # The value itself passes: a node behind it would group the sums of its gradient anew.
-        if passed == sources:
-            return source
-        if kind == "dict":
-            return "{" + ", ".join(f"{key!r}: {x}" for (key, _), x in zip(items, passed)) + "}"
-        listed = ", ".join(passed)
-        return f"[{listed}]" if kind == "list" else f"({listed},)"
 
 
 def _can_be_written(key: Any) -> bool:

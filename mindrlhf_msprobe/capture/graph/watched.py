@@ -127,29 +127,15 @@ def cell_source(probed: Probed) -> str:
     return _source(f"a cell with the parameters {list(probed.parameters)}", lines)
 
 
-def optimizer_source() -> str:
-    """Return the source of a module whose `construct` wraps an optimizer's."""
-    return _source(
-        "an optimizer",
-        [
-            f"enter, constants = UPDATING(self.{NUMBER}, args)",
-            "call = enter(args, constants)",
-            f"leave, constants = LEAVING(self.{NUMBER}, (False, False), ())",
-            "leave((), call, constants)",
-            f"return self.{CONSTRUCT}(*args, **kwargs)",
-        ],
-    )
-
-
 def _source(what: str, lines: list[str]) -> str:
     head = _HEAD.format(what=what, CONSTRUCT=CONSTRUCT, NUMBER=NUMBER)
     return head + "".join(f"    {x}\n" for x in lines)
 
 
 _PROBED = "msprobe_probed"
-#: A cell is wrapped as what takes gradients, not as a cell among others.
+#: The attribute of a cell that is wrapped as what takes gradients, not as a cell among others.
 OPTIMIZER = "msprobe_optimizer"
-#: A cell lies inside a recomputed one, and is computed again as a part of it.
+#: That of a cell which lies inside a recomputed one, and is computed again as a part of it.
 INSIDE_RECOMPUTED = "msprobe_inside_recomputed"
 _OWN_CONSTRUCT = "msprobe_own_construct"  # what stood in the cell's own attributes before
 _ALL = (CONSTRUCT, NUMBER, _PROBED, WRAPPER, OPTIMIZER, INSIDE_RECOMPUTED, _OWN_CONSTRUCT)
@@ -212,16 +198,6 @@ def put_back(cell: nn.Cell) -> None:
     if WRAPPER in vars(cell) and not is_wrapped(cell):
         _note_own(cell)
         vars(cell)["construct"] = vars(cell)[WRAPPER]
-
-
-def mark(cell: nn.Cell, name: str) -> None:
-    """Note something of a cell: `OPTIMIZER` or `INSIDE_RECOMPUTED`."""
-    vars(cell)[name] = True
-
-
-def has_mark(cell: nn.Cell, name: str) -> bool:
-    """Return whether `mark` noted something of a cell."""
-    return bool(vars(cell).get(name))
 
 
 def _note_own(cell: nn.Cell) -> None:
@@ -336,7 +312,7 @@ class GraphProbes:
         Raises:
             UsageError: in GRAPH_MODE, it has been compiled already.
         """
-        if graph_mode() and not has_mark(optimizer, OPTIMIZER):
+        if graph_mode() and OPTIMIZER not in vars(optimizer):
             _refuse_compiled(f"watch(optimizers={{{role!r}: …}})", optimizer)
             self._wrap_optimizer(optimizer, shows_signature=False)
             self._wrapped_for_good.add(optimizer)
@@ -358,7 +334,7 @@ class GraphProbes:
         for optimizer in (cell for cells in self.optimizers.values() for cell in cells):
             if self._of_optimizer().elements:
                 SITES.whole.add(number_of(optimizer))
-            if not (has_mark(optimizer, OPTIMIZER) and is_wrapped(optimizer)):
+            if not (OPTIMIZER in vars(optimizer) and is_wrapped(optimizer)):
                 with counted(self.fault, "lost.compiling_network"):
                     self._put_on.append(optimizer)
                     self._wrap_optimizer(optimizer, shows_signature=not graph_mode())
@@ -462,12 +438,12 @@ class GraphProbes:
         for cell in filter(is_recomputed, cells.values()):
             for child in children_of(cell).values():
                 if child is not None and is_recomputed(child):
-                    mark(child, INSIDE_RECOMPUTED)
+                    vars(child)[INSIDE_RECOMPUTED] = True
         optimizers = {id(cell) for known in self.optimizers.values() for cell in known}
         probed = [
             (cell, self._probed(role, name, cell))
             for name, cell in cells.items()
-            if not (has_mark(cell, OPTIMIZER) or id(cell) in optimizers)
+            if not (OPTIMIZER in vars(cell) or id(cell) in optimizers)
         ]
         return [(cell, what) for cell, what in probed if what is not None]
 
@@ -496,9 +472,16 @@ class GraphProbes:
         return Probed(gradients=True, elements=reduces() and whole)
 
     def _wrap_optimizer(self, optimizer: nn.Cell, *, shows_signature: bool) -> None:
-        probed = self._of_optimizer()
-        wrap(optimizer, lambda _: optimizer_source(), probed, shows_signature=shows_signature)
-        mark(optimizer, OPTIMIZER)
+        lines = [
+            f"enter, constants = UPDATING(self.{NUMBER}, args)",
+            "call = enter(args, constants)",
+            f"leave, constants = LEAVING(self.{NUMBER}, (False, False), ())",
+            "leave((), call, constants)",
+            f"return self.{CONSTRUCT}(*args, **kwargs)",
+        ]
+        source, probed = _source("an optimizer", lines), self._of_optimizer()
+        wrap(optimizer, lambda _: source, probed, shows_signature=shows_signature)
+        vars(optimizer)[OPTIMIZER] = True
 
 
 def why_no_gradients(cell: nn.Cell) -> tuple[Message, ...]:
@@ -506,7 +489,7 @@ def why_no_gradients(cell: nn.Cell) -> tuple[Message, ...]:
     reasons = []
     if cell.has_bprop:
         reasons.append("coverage.gradients_own_bprop")
-    if has_mark(cell, INSIDE_RECOMPUTED):
+    if INSIDE_RECOMPUTED in vars(cell):
         # MindSpore orders what it recomputes behind the gradients that arrive, and a probe of
         # those behind the forward pass: "Graph cycle exists".
         reasons.append("coverage.gradients_recomputed")

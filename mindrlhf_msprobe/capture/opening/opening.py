@@ -88,32 +88,31 @@ class ParameterLog(dict[str, str]):
         return changed
 
 
+@dataclass(eq=False)
 class TokenCounter:
     """The token that runs: a new one begins when the first of the outermost cells is called again.
 
-    Args:
+    Attributes:
         records: tells by a token's number whether it is recorded; None where none is counted.
         around: returns the token that runs in PyNative around what is counted here, or None.
+        first: the first of the outermost cells.
     """
 
-    def __init__(
-        self, records: Callable[[int], bool] | None, around: Callable[[], int | None] | None = None
-    ) -> None:
-        self._records = records
-        self._around = around
-        self._token = -1
-        self.first: int | None = None  # the first of the outermost cells
+    records: Callable[[int], bool] | None
+    around: Callable[[], int | None] | None = None
+    first: int | None = None
+    _token: int = -1
 
     @property
     def token(self) -> int | None:
         """The token that runs; None where none is counted."""
-        return None if self._records is None else self._token
+        return None if self.records is None else self._token
 
     def begin(self, cell: int, outermost: bool) -> tuple[int | None, bool]:
         """Return the token to which a call of a cell that begins belongs, and if it is recorded."""
-        if self._records is None:
+        if self.records is None:
             return None, True
-        token = None if self._around is None else self._around()
+        token = None if self.around is None else self.around()
         if token is None:
             if outermost:
                 if self.first is None:
@@ -121,7 +120,7 @@ class TokenCounter:
                 if self.first == cell:
                     self._token += 1
             token = self._token
-        return token, self._records(token)
+        return token, self.records(token)
 
     def any_recorded(self, calls: Sequence[tuple[int, bool]]) -> bool:
         """Return whether one of the calls that come next belongs to a token that is recorded.
@@ -129,8 +128,7 @@ class TokenCounter:
         Args:
             calls: the number of each cell, and whether it is one of the outermost.
         """
-        ahead = TokenCounter(self._records, self._around)
-        ahead.first, ahead._token = self.first, self._token
+        ahead = replace(self)
         return any(ahead.begin(cell, outermost)[1] for cell, outermost in calls if outermost)
 
 
@@ -719,7 +717,7 @@ class Call:
         """
         opening = self.opening
         if self.gradients is not None:
-            self.gradients.abandon()
+            self.gradients.done = True  # what comes by now is not its own
         opening.selection.end(self.entry)
         if self.line is not None:
             if opening.selection.outputs:

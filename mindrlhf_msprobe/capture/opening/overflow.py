@@ -24,7 +24,7 @@ import numpy as np
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, local_of, to_host
 from mindrlhf_msprobe.capture.tensors.tree import described_leaves
 from mindrlhf_msprobe.capture.words import FaultSink
-from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.message import SpokenError, message
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.operators import parse_operator
@@ -38,16 +38,8 @@ if TYPE_CHECKING:
 _SMALL = 1 << 16  # bytes; what is smaller is copied in any case, and not counted
 
 
-class NotHeldError(Exception):
-    """The elements of a tensor that are to be written are not held any more.
-
-    Attributes:
-        kind: why; it is counted by it.
-    """
-
-    def __init__(self, code: str) -> None:
-        self.kind = message(code)
-        super().__init__(str(self.kind))
+class NotHeldError(SpokenError):
+    """The elements of a tensor that are to be written are not held any more; counted by why."""
 
 
 class Held:
@@ -75,11 +67,11 @@ class Held:
             NotHeldError: it was given up, or has been written in place since.
         """
         if self.tensor is None:
-            raise NotHeldError("lost.not_held")
+            raise NotHeldError.saying("lost.not_held")
         host = to_host(self.tensor)
         may_differ = self.copy is None and self.fingerprint is not None
         if may_differ and fingerprint_of(host) != self.fingerprint:
-            raise NotHeldError("lost.overwritten")
+            raise NotHeldError.saying("lost.overwritten")
         return host
 
 

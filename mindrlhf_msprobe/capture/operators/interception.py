@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -75,6 +75,7 @@ _HERE = _Here()
 _SHARED: list[Handle] = []
 
 
+@dataclass(eq=False)
 class Interception:
     """While entered, calls of operators go to `handle(operator, original, args, kwargs)`.
 
@@ -85,42 +86,34 @@ class Interception:
     method of tensors the first of `args` is the tensor. Of several interceptions that are entered
     the innermost is called.
 
-    Args:
+    Attributes:
         handle: takes the calls.
         network: a network whose cells hold functions of MindSpore as attributes; or None.
         every_thread: whether the calls of all threads are taken, not those of this one alone.
         nested: of this thread, whether what MindSpore's own Python calls goes to it as well.
     """
 
-    def __init__(
-        self,
-        handle: Handle,
-        *,
-        network: nn.Cell | None = None,
-        every_thread: bool = False,
-        nested: bool = False,
-    ) -> None:
-        self._handle = handle
-        self._network = network
-        self._every_thread = every_thread
-        self._nested = nested
-        self._before: list[tuple[bool, bool, Handle | None]] = []
+    handle: Handle
+    network: nn.Cell | None = None
+    every_thread: bool = False
+    nested: bool = False
+    _before: list[tuple[bool, bool, Handle | None]] = field(default_factory=list)
 
     def __enter__(self) -> Interception:
-        _PATCHES.begin(self._network)
-        if self._every_thread:
-            _SHARED.append(self._handle)
+        _PATCHES.begin(self.network)
+        if self.every_thread:
+            _SHARED.append(self.handle)
         else:
             self._before.append((_HERE.busy, _HERE.nested, _HERE.handle))
-            _HERE.busy, _HERE.nested, _HERE.handle = False, self._nested, self._handle
+            _HERE.busy, _HERE.nested, _HERE.handle = False, self.nested, self.handle
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._every_thread:
-            _SHARED.remove(self._handle)
+        if self.every_thread:
+            _SHARED.remove(self.handle)
         else:
             _HERE.busy, _HERE.nested, _HERE.handle = self._before.pop()
-        _PATCHES.end(self._network)
+        _PATCHES.end(self.network)
 
 
 @contextmanager
@@ -153,27 +146,19 @@ def is_mindspores(function: Callable[..., Any]) -> bool:
     return _not_mindspores(getattr(function, "__func__", function)) == ""
 
 
-def installed() -> bool:
-    """Return whether anything of MindSpore is replaced now."""
-    return _PATCHES.are_on
+def unseen_operators(network: nn.Cell) -> dict[str, list[tuple[str, str]]]:
+    """Return the operators whose calls are not intercepted where they are made.
 
-
-def held_operators(network: nn.Cell) -> list[tuple[str, str]]:
-    """Return where operators are held by which no call of theirs is intercepted, and their names.
+    `held`: where one is held, and its name; `replaced`: which, and what stands in its place that is
+    not MindSpore's, as it was when interceptions were entered last, and since.
 
     Args:
         network: its cells are looked at, beside all modules that use MindSpore.
     """
-    return _HELD.of(network)
-
-
-def replaced_operators() -> list[tuple[str, str]]:
-    """Return the operators in whose place something stands that is not MindSpore's, and what.
-
-    As it was when interceptions were entered last, and since.
-    """
-    inside = [(one.full_name, one.by) for one in replaced_in_library()]
-    return [*_PATCHES.replaced(), *inside]
+    replaced = [(one.operator, one.by) for one in _PATCHES.places if one.operator and one.by]
+    replaced += _PATCHES.replaced_in_cells.items()
+    replaced += [(one.full_name, one.by) for one in replaced_in_library()]
+    return {"held": _HELD.of(network), "replaced": replaced}
 
 
 def replaced_in_library() -> list[Replaced]:
@@ -274,11 +259,6 @@ class _Place:
         by: what stands there instead of MindSpore's own; "" where that is there.
     """
 
-    __slots__ = (
-        *("_instead", "_make", "_name", "_of_primitive", "_owner_of", "_was", "by"),
-        "operator",
-    )
-
     def __init__(
         self,
         owner: Any,
@@ -325,27 +305,6 @@ class _Place:
         self._was = _ABSENT
 
 
-class _HeldFunctions:
-    """The functions of MindSpore that the cells of a network hold, e.g. `self.act = mint.relu`.
-
-    Args:
-        wrappers_of: returns what stands in for those of a cell, by the names of its attributes.
-    """
-
-    def __init__(self, network: nn.Cell, wrappers_of: Callable[[nn.Cell], dict[str, Any]]) -> None:
-        self._ends: list[Callable[[], None]] = []
-        for cell in named_cells(network).values():
-            if held := wrappers_of(cell):
-                self._ends.append(left_out_of_copies(cell, _put_back))
-                vars(cell).update(held)
-                self._ends.append(functools.partial(_put_back, vars(cell)))
-
-    def end(self) -> None:
-        """Give the cells their own back."""
-        while self._ends:
-            self._ends.pop()()
-
-
 def _put_back(attributes: dict[str, Any]) -> None:
     for name, value in [*attributes.items()]:
         if (original := original_of(value)) is not value:
@@ -363,7 +322,7 @@ class _Patches:
         self.places: list[_Place] = []
         self._compilers: list[_Place] = []
         self._networks: dict[int, tuple[nn.Cell, int]] = {}
-        self._held: list[_HeldFunctions] = []
+        self._ends: list[Callable[[], None]] = []  # give cells back the functions that they held
         self._modules: weakref.WeakSet[ModuleType] = weakref.WeakSet()  # that were looked through
         self._taken: set[tuple[int, str]] = set()
         self._primitives: weakref.WeakSet[type] = weakref.WeakSet()  # that have a place
@@ -371,12 +330,7 @@ class _Patches:
         self._wrappers: dict[tuple[object, ...], Any] = {}
         self._of_cells: weakref.WeakKeyDictionary[nn.Cell, dict[str, Operator]]
         self._of_cells = weakref.WeakKeyDictionary()  # the operators that their attributes held
-        self._replaced_in_cells: dict[str, str] = {}
-
-    def replaced(self) -> Iterator[tuple[str, str]]:
-        """Yield operators in whose place something stands that is not MindSpore's, and what."""
-        yield from ((one.operator, one.by) for one in self.places if one.operator and one.by)
-        yield from self._replaced_in_cells.items()
+        self.replaced_in_cells: dict[str, str] = {}  # operators, and what stands in their place
 
     def begin(self, network: nn.Cell | None) -> None:
         """Put everything on for one more interception."""
@@ -415,8 +369,8 @@ class _Patches:
         """Let what is on be what is wanted now."""
         wanted = self._entered > 0 and not self._compiling
         if self.are_on and not wanted:
-            for held in reversed(self._held):
-                held.end()
+            while self._ends:
+                self._ends.pop()()
             for place in reversed(self.places):
                 place.take_off()
             self.are_on = False
@@ -424,9 +378,17 @@ class _Patches:
             self.are_on = True
             for place in self.places:
                 place.put_on()
-            self._replaced_in_cells.clear()
-            networks = [network for network, _ in self._networks.values()]
-            self._held = [_HeldFunctions(network, self._wrappers_of) for network in networks]
+            self.replaced_in_cells.clear()
+            for network, _ in self._networks.values():
+                self._replace_held(network)
+
+    def _replace_held(self, network: nn.Cell) -> None:
+        """Replace the functions that the cells of a network hold, e.g. `self.act = mint.relu`."""
+        for cell in named_cells(network).values():
+            if held := self._wrappers_of(cell):
+                self._ends.append(left_out_of_copies(cell, _put_back))
+                vars(cell).update(held)
+                self._ends.append(functools.partial(_put_back, vars(cell)))
 
     def _held_off(self, method: Any, *, begins: bool = True, ends: bool = True) -> Any:
         """Return what calls a method that compiles with nothing replaced.
@@ -549,7 +511,7 @@ class _Patches:
                     operator = replace(operator, held=name)
                 found[name], held[name] = self._wrapper_of(operator, value), operator
                 if by:
-                    self._replaced_in_cells[operator.full_name] = by
+                    self.replaced_in_cells[operator.full_name] = by
         if held:
             self._of_cells[cell] = held
         return found

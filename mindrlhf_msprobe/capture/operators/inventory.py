@@ -130,15 +130,11 @@ def operator_of(kind: type) -> Operator | None:
     if kind not in _of_classes:
         call: Any = kind.__call__
         made = Operator("Primitive", kind.__name__, kind, "__call__", call)
-        _of_classes[kind] = made if is_operator(kind) else None
+        # Whether it computes nothing that a program calls for.
+        is_internal = kind.__module__.startswith(INTERNAL_PRIMITIVES)
+        is_internal = is_internal or kind.__name__ in _INTERNAL_CLASSES
+        _of_classes[kind] = None if is_internal else made
     return _of_classes[kind]
-
-
-def is_operator(kind: type) -> bool:
-    """Return whether a class of primitives computes something that a program asks for."""
-    return not (
-        kind.__module__.startswith(INTERNAL_PRIMITIVES) or kind.__name__ in _INTERNAL_CLASSES
-    )
 
 
 @functools.cache

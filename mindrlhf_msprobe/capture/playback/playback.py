@@ -469,12 +469,7 @@ class Order:
     """
 
     def __init__(self, config: ProbeConfig, recorded: Sequence[int], root: Path) -> None:
-        self._order, self._seed, self._first = (
-            config.rollout_order,
-            config.rollout_seed,
-            config.initial_step,
-        )
-        self._window = config.rollout_steps
+        self._config, self._window = config, config.rollout_steps
         self.steps = [step for step in recorded if self._in_window(step)]
         if not self.steps:
             first, last = self._window
@@ -491,10 +486,10 @@ class Order:
 
     def source_of(self, step: int) -> int | None:
         """Return the recorded step that is played in a step; None if nothing is."""
-        if self._order == SAME:
+        if self._config.rollout_order == SAME:
             return step if self._in_window(step) else None
-        turn, place = divmod(step - self._first, len(self.steps))
-        if self._order == CYCLE:
+        turn, place = divmod(step - self._config.initial_step, len(self.steps))
+        if self._config.rollout_order == CYCLE:
             return self.steps[place]
-        order = np.random.default_rng([self._seed, max(turn, 0)]).permutation(len(self.steps))
-        return self.steps[int(order[place])]
+        draws = np.random.default_rng([self._config.rollout_seed, max(turn, 0)])
+        return self.steps[int(draws.permutation(len(self.steps))[place])]

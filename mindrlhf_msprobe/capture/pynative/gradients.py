@@ -312,7 +312,7 @@ class CallGradients:
         recomputed: of a call that is repeated, whether it was given the same again.
 
     Attributes:
-        done: whether nothing more comes of it.
+        done: whether nothing more comes of it, as of a call that did not return.
     """
 
     def __init__(
@@ -414,10 +414,6 @@ class CallGradients:
             if tensor is not None and has_gradient_graph(tensor):
                 self._tap_output(tensor, place)
         self._inputs.clear()
-
-    def abandon(self) -> None:
-        """Record nothing of a call that did not return: what comes by now is not its own."""
-        self.done = True
 
     def finish(self) -> None:
         """Hand over what was seen, if anything was; what was not has no gradient."""
@@ -622,9 +618,8 @@ class ParameterGradients:
     ) -> None:
         line = self._open.get(entry)
         if line is None:
-            line = self._opening.line(entry, moment[0])
+            line = self._open[entry] = self._opening.line(entry, moment[0])
             line.values[PARAMETERS_GRAD] = {}
-            self._open[entry] = line
             self._due[entry] = set(own)
         described = self._opening.parameter_gradient(gradient, entry, name)
         line.values[PARAMETERS_GRAD][name] = [described]

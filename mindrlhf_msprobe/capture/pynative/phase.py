@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-import mindspore
 from mindspore import nn
 
 from mindrlhf_msprobe.capture.cells import (
@@ -26,7 +25,6 @@ from mindrlhf_msprobe.capture.cells import (
     parameters_held_twice,
 )
 from mindrlhf_msprobe.capture.framework.hooks import (
-    MARKS,
     Args,
     Arguments,
     CallStacks,
@@ -135,7 +133,7 @@ class EagerCapture:
         # Held for moments only, never while a tensor is brought to the host.
         self._lock = threading.Lock()
         self._reads_files = writes_files()
-        self.stacks = CallStacks(mindspore.__file__, MARKS)
+        self.stacks = CallStacks()
         self.repetitions = Repetitions()
         self._backlog = Backlog(opening.buffer_bytes)
         self._gradients: list[CallGradients] = []
@@ -362,7 +360,15 @@ class EagerCapture:
             return None  # it was entered before the phase opened, or passed over
         instead = self._handed_on(cell, output)
         with self.opening.guard("lost.output"):
-            self._leave(cell, output if instead is None else instead)
+            if self.opening.closed:
+                return instead
+            slot = self._slots.get(id(cell))
+            if slot is not None and slot.children.changed():
+                self._hook_new_cells()  # it made them while it ran
+            while (run := frames.pop()).cell != id(cell):
+                self._raised(run)
+            run.runs = None  # a call that may be repeated is remembered, what runs it is not
+            run.returned(output if instead is None else instead)
         return instead
 
     def _handed_on(self, cell: nn.Cell, output: Any) -> Any:
@@ -548,18 +554,6 @@ class EagerCapture:
                 path = f"{run.entry}.parameters.{name}"
                 described[name] = self.opening.describe(parameter, path)
         return described
-
-    def _leave(self, cell: nn.Cell, output: Any) -> None:
-        frames = self._frames()
-        if self.opening.closed:
-            return
-        slot = self._slots.get(id(cell))
-        if slot is not None and slot.children.changed():
-            self._hook_new_cells()  # it made them while it ran
-        while (run := frames.pop()).cell != id(cell):
-            self._raised(run)
-        run.runs = None  # a call that may be repeated is remembered, what runs it is not
-        run.returned(output)
 
     def _raised(self, run: CellRun, *, at_end: bool = False) -> None:
         run.runs = None

@@ -29,7 +29,6 @@ from mindrlhf_msprobe.capture.graph.watched import (
     OPTIMIZER,
     GraphProbes,
     graph_mode,
-    has_mark,
     why_no_gradients,
 )
 from mindrlhf_msprobe.capture.opening.opening import CellSlot, Opening
@@ -89,16 +88,15 @@ class PhaseCapture:
                 self.opening.entries.flush()
 
     def unseen_operators(self) -> dict[str, list[tuple[str, str]]]:
-        """Return the operators that cannot be recorded where they are called.
+        """Return the operators that cannot be recorded where they are called, if any are recorded.
 
         `held`: where none is recorded, and what; `replaced`: which, and what stands in its place.
         """
         if self.opening.operators is None or self.eager is None:
             return {}
-        from mindrlhf_msprobe.capture.operators import interception
+        from mindrlhf_msprobe.capture.operators.interception import unseen_operators
 
-        held = interception.held_operators(self.opening.root)
-        return {"held": held, "replaced": interception.replaced_operators()}
+        return unseen_operators(self.opening.root)
 
     def gaps(self) -> dict[str, tuple[Message, ...]]:
         """Return what could not be recorded: cell name → every reason why."""
@@ -146,7 +144,7 @@ class PhaseCapture:
             yield message("coverage.gradients_in_python")
         if self.opening.backward:
             yield from why_no_gradients(cell)
-        if has_mark(cell, OPTIMIZER):
+        if OPTIMIZER in vars(cell):
             yield message("coverage.optimizer_itself")
         if id(cell) in held_twice and in_a_tuple(cell) - held_twice[id(cell)]:
             yield message("coverage.parameters_in_tuple")
@@ -233,7 +231,7 @@ class JointCapture:
             if writes_files():
                 from mindrlhf_msprobe.capture.graph import ascend as graph_ascend
 
-                graph_ascend.before_phase()
+                graph_ascend.read_written()
             elif SITES.compiled:
                 EXECUTOR.sync()  # what ran before the phase may still be handing over
             SITES.receiver = self._receiver
@@ -251,7 +249,7 @@ class JointCapture:
             if writes_files():
                 from mindrlhf_msprobe.capture.graph import ascend as graph_ascend
 
-                graph_ascend.after_phase(self._receiver)
+                graph_ascend.read_written(self._receiver)
             else:
                 EXECUTOR.sync()
             if SITES.receiver is self._receiver:

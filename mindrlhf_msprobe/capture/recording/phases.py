@@ -42,6 +42,7 @@ class Phases:
         begun: the phase that was entered last in the open step.
         entered: how often each phase was opened, recorded or not.
         ran: phases that are switched on, with the first and the last step in which they ran.
+        observer_of: looks at the calls of each opening from the next one on; None: nothing does.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -61,7 +62,7 @@ class Phases:
         self._graph_probes: GraphProbes | None = None
         self._stand_in: Any = None
         self._closer: tuple[int, str, str] | None = None  # a cell whose elements are stored
-        self._observer_of: ObserverOf | None = None
+        self.observer_of: ObserverOf | None = None
         self._grafts: Grafts | None = None
         self._set_up()
 
@@ -91,10 +92,6 @@ class Phases:
             self._graph_probes.close()
         if self._optimizer_hooks is not None:
             self._optimizer_hooks.remove()
-
-    def observe_calls(self, observer_of: ObserverOf | None) -> None:
-        """Have the calls of each opening of a phase, from the next one on, looked at; or not."""
-        self._observer_of = observer_of
 
     def graft(self, grafts: Grafts) -> None:
         """Have records of another run take the place of this one's own."""
@@ -173,7 +170,7 @@ class Phases:
 
     def leave(self) -> None:
         """Note that the phases which were open have ended."""
-        self._run.settings.leave()
+        self._run.settings.generates = None
         phases, self._open = self._open, {}
         # Less than before where another thread has ended a step meanwhile.
         recording = self._run.ledger.seconds_of_step() - self._recorded_before
@@ -280,8 +277,8 @@ class Phases:
             fault=self._run.fault,
             operators=config.records_cell if config.records_operators else None,
             observer=None
-            if self._observer_of is None
-            else self._observer_of(phase, counters.openings),
+            if self.observer_of is None
+            else self.observer_of(phase, counters.openings),
             graft=None
             if self._grafts is None
             else self._grafts.of_phase(phase, self._run.step, counters.openings),

@@ -361,7 +361,6 @@ class Recorder:
         self.lock = threading.RLock()
         self._logged: set[Hashable] = set()  # what is said once
         self.open_step = OpenStep(config.initial_step)
-        self._clocks = {config.initial_step: StepClock()}  # of the open step, and of those that end
         self.lost: dict[Message, int] = {}
         self._raised: BaseException | None = None
         unknown: list[tuple[Message, BaseException]] = []
@@ -419,7 +418,7 @@ class Recorder:
 
     def _begin(self, step: int) -> None:
         self.open_step.number = step
-        self._clocks = {step: StepClock()}
+        self._clocks = {step: StepClock()}  # of the open step, and of those that end
         try:
             self.writer.manifest.begin(step)
             if self.writer.continues:
@@ -557,7 +556,7 @@ class Recorder:
             raise error
         why: str | Message = type(error).__name__
         if isinstance(error, (DumpPathLostError, NotHeldError)):
-            why = error.kind
+            why = error.kind if isinstance(error, DumpPathLostError) else error.said
         kind = message("lost.kind", what=what, why=why)
         with self.lock:
             if len(self.lost) >= _MOST_KINDS and kind not in self.lost:

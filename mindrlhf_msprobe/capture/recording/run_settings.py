@@ -34,6 +34,7 @@ class RunSettings:
 
     Attributes:
         phases_entered: those whose first network was looked at.
+        generates: the phase that is open, if it generates.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -46,7 +47,7 @@ class RunSettings:
         self._networks_noted = False
         self._generation: GenerationSettings | None = None
         self._generate_calls: GenerateCalls | None = None
-        self._generates: str | None = None  # the phase that is open, if it generates
+        self.generates: str | None = None
         self._random_states = RandomStates(recorder.fault)
 
     def note_random_states(self, step: int) -> None:
@@ -66,10 +67,6 @@ class RunSettings:
         if self._networks is not None:
             self._networks.end_step()
             self._write_networks(self._networks)
-
-    def leave(self) -> None:
-        """Note that no phase is open."""
-        self._generates = None
 
     def end_run(self) -> None:
         """Listen to no further calls of `generate`."""
@@ -140,7 +137,7 @@ class RunSettings:
             settings.enter(phase, network, self._run.step)
             self._write_networks(settings)
             if phase.counts_tokens:
-                self._generates = phase.name
+                self.generates = phase.name
                 with counted(self._run.fault, "lost.generation_settings"):
                     self._listener().listen(network)
 
@@ -150,11 +147,11 @@ class RunSettings:
             from mindrlhf_msprobe.capture.settings.generation import GenerateCalls
 
             def note(settings: Mapping[str, Any]) -> None:
-                if self._generates is not None:
-                    self._note_generation(self._generates, settings)
+                if self.generates is not None:
+                    self._note_generation(self.generates, settings)
 
             self._generate_calls = GenerateCalls(
-                note, lambda: self._generates is not None, self._run.fault
+                note, lambda: self.generates is not None, self._run.fault
             )
         return self._generate_calls
 

@@ -22,7 +22,7 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import CodeType, FunctionType, NoneType
 from typing import Any
@@ -123,13 +123,6 @@ def cell_attributes(cell: nn.Cell) -> dict[str, Any]:
     flags = cell.get_flags()
     dtypes = [name for name in ("fp16", "fp32", "bf16") if flags.get(name)]
     return {**found, "to_float": dtypes[0]} if dtypes else found
-
-
-def plain_attributes(cell: nn.Cell) -> Iterator[str]:
-    """Yield the names of those attributes of a cell of which a look says whether they changed."""
-    for name, value in vars(cell).items():
-        if type(value) in PLAIN_TYPES and is_setting(name):
-            yield name
 
 
 def plain_value(name: str, value: Any) -> Any:

@@ -26,7 +26,6 @@ from mindrlhf_msprobe.capture.settings.generation import (
     is_optimizer,
     learning_rates,
     optimizer_settings,
-    plain_attributes,
     plain_value,
 )
 from mindrlhf_msprobe.capture.tensors.summary import mesh_of
@@ -88,8 +87,29 @@ class NetworkSettings:
         """Look at what is set while a phase opens."""
         with counted(self._fault, "lost.settings", role=phase.role):
             known = self._network(phase.role, network)
-            if known is not None and not known.broken:
-                self._entered(phase, known, network, step)
+            if known is None or known.broken:
+                return
+            if not known.phases:  # the trainer may have set it up further since it was watched
+                self._look(known, network)
+            if phase.name not in known.phases:
+                known.phases.append(phase.name)
+                known.renew(phases=known.phases)
+                self._changed = True
+            # Optimizers are looked for before the first phase, and once more in an update.
+            in_update = phase.name in UPDATE_PHASES
+            first_update = in_update and phase.role not in self._looked_for
+            if first_update:
+                self._looked_for.add(phase.role)
+            if not self._looked_before or (first_update and phase.role not in self._optimizers):
+                self._find_optimizers()
+            modes = self._modes.setdefault(phase.name, _Modes())
+            first = modes.step != step
+            if first or in_update:  # the trainer may set a learning rate for each micro-step
+                for optimizer in self._optimizers.get(phase.role, ()):
+                    self._changed |= optimizer.note_changes(step, again=in_update)
+            if first and (known.step != step or in_update):
+                self._changed |= known.note_changes(step, phase.name)
+            self._changed |= modes.note(step, known, first=first)
 
     def end_step(self) -> None:
         """Look for optimizers where no phase was opened by the end of a step.
@@ -149,29 +169,6 @@ class NetworkSettings:
             raise
         for optimizer in optimizers:
             self._add_optimizer(network.role, optimizer)
-
-    def _entered(self, phase: Phase, network: _Network, cell: nn.Cell, step: int) -> None:
-        if not network.phases:  # the trainer may have set it up further since it was watched
-            self._look(network, cell)
-        if phase.name not in network.phases:
-            network.phases.append(phase.name)
-            network.renew(phases=network.phases)
-            self._changed = True
-        # Optimizers are looked for before the first phase, and once more in an update.
-        in_update = phase.name in UPDATE_PHASES
-        first_update = in_update and phase.role not in self._looked_for
-        if first_update:
-            self._looked_for.add(phase.role)
-        if not self._looked_before or (first_update and phase.role not in self._optimizers):
-            self._find_optimizers()
-        modes = self._modes.setdefault(phase.name, _Modes())
-        first = modes.step != step
-        if first or in_update:  # the trainer may set a learning rate for each micro-step
-            for optimizer in self._optimizers.get(phase.role, ()):
-                self._changed |= optimizer.note_changes(step, again=in_update)
-        if first and (network.step != step or in_update):
-            self._changed |= network.note_changes(step, phase.name)
-        self._changed |= modes.note(step, network, first=first)
 
     def _find_optimizers(self) -> None:
         """Find the optimizers of this process that update a network whose optimizers are not known.
@@ -304,9 +301,10 @@ class _Network:
             left -= len(attributes)
             kind = type(cell).__name__
             groups.setdefault(f"{kind} {attributes}", (kind, attributes, []))[2].append(name)
-            names = [a for a in plain_attributes(cell) if a in attributes]
+            own = vars(cell)
+            names = [a for a in own if a in attributes and type(own[a]) in PLAIN_TYPES]
             if names:
-                self._cells_looked.append(_Cell(name, vars(cell), names))
+                self._cells_looked.append(_Cell(name, own, names))
         self._own_of = {name: vars(cell) for name, cell in cells.items()}
         self._root = vars(cells.get(ROOT_NAME, root))
         self._changes: list[Change] = []

@@ -27,9 +27,10 @@ import functools
 import math
 import sys
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,24 +148,16 @@ def _storage_answer(tensor: Any) -> str | None:
     return ""
 
 
-class _Memory:
-    """A tensor's memory, as numpy takes it."""
-
-    def __init__(self, tensor: Any, address: int, kind: str) -> None:
-        self._tensor = tensor
-        self.__array_interface__ = {
-            "data": (address, False),
-            "shape": tuple(tensor.shape),
-            "typestr": kind,
-            "version": 3,
-        }
-
-
 def _in_place(tensor: Any, kind: np.dtype) -> np.ndarray | None:
     from mindrlhf_msprobe.capture.framework.private import address_of
 
     address = address_of(tensor)
-    return np.asarray(_Memory(tensor, address, kind.str)) if address else None
+    if not address:
+        return None
+    interface = {"data": (address, False), "shape": tuple(tensor.shape), "typestr": kind.str}
+    # The array holds it, and so the tensor.
+    memory = SimpleNamespace(tensor=tensor, __array_interface__={**interface, "version": 3})
+    return np.asarray(memory)
 
 
 def _copied(tensor: Any, kind: np.dtype) -> np.ndarray:
@@ -232,16 +225,20 @@ class _Sums(ctypes.Structure):
     )
 
 
-def _pass_of(name: str) -> Any:
-    function = getattr(_STATISTICS_LIBRARY, name, None)
+def _function(library: Any, name: str, *types: Any) -> Any:
+    """Return a function of a compiled library that takes these types; None without the library."""
+    function = getattr(library, f"msprobe_{name}", None)
     if function is not None:
-        function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(_Sums))
+        function.argtypes = types
         function.restype = None
     return function
 
 
-_FLOAT32 = _pass_of("msprobe_float32")
-_BFLOAT16 = _pass_of("msprobe_bfloat16")
+_ADDRESS, _COUNT = ctypes.c_void_p, ctypes.c_int64
+_FLOAT32, _BFLOAT16 = (
+    _function(_STATISTICS_LIBRARY, name, _ADDRESS, _COUNT, ctypes.POINTER(_Sums))
+    for name in ("float32", "bfloat16")
+)
 
 
 def statistics_of(array: np.ndarray, *, bfloat16: bool = False) -> Statistics:
@@ -265,22 +262,18 @@ def statistics_of(array: np.ndarray, *, bfloat16: bool = False) -> Statistics:
     elif values.dtype.kind == "c":
         values = np.abs(values)
     with np.errstate(all="ignore"):
-        return _by_numpy(values)
-
-
-def _by_numpy(values: np.ndarray) -> Statistics:
-    largest, smallest = _number(values.max()), _number(values.min())
-    if values.dtype.kind == "b":
-        return Statistics(largest, smallest)
-    size = max(abs(largest), abs(smallest))
-    total, squares = _sums(values, size)
-    nans = infs = 0
-    if values.dtype.kind == "f" and not np.isfinite(np.float64(largest) - smallest):
-        nans = int(np.count_nonzero(np.isnan(values)))
-        infs = int(np.count_nonzero(np.isinf(values)))
-    mean, norm = total / values.size, float(np.sqrt(squares))
-    if 0 < size < np.inf and not _FLOAT64_SAFE[0] < size < _FLOAT64_SAFE[1]:
-        mean, norm = _of_extreme_sizes(values, size, mean)
+        largest, smallest = _number(values.max()), _number(values.min())
+        if values.dtype.kind == "b":
+            return Statistics(largest, smallest)
+        size = max(abs(largest), abs(smallest))
+        total, squares = _sums(values, size)
+        nans = infs = 0
+        if values.dtype.kind == "f" and not np.isfinite(np.float64(largest) - smallest):
+            nans = int(np.count_nonzero(np.isnan(values)))
+            infs = int(np.count_nonzero(np.isinf(values)))
+        mean, norm = total / values.size, float(np.sqrt(squares))
+        if 0 < size < np.inf and not _FLOAT64_SAFE[0] < size < _FLOAT64_SAFE[1]:
+            mean, norm = _of_extreme_sizes(values, size, mean)
     return Statistics(largest, smallest, mean, norm, nans, infs)
 
 
@@ -482,10 +475,13 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
     if is_sharded(value):
         return replace(to_host(value.to_local(), computed=computed), shard=shard_of(value))
     if _is_mindspore_tensor(value):
+        # Not imported with this module: values of other frameworks do not need MindSpore.
+        from mindrlhf_msprobe.capture.framework.private import has_gradient_graph
+
         wait_for(value)  # for all of it at once: the dtype waits for a part of it
         kind, name = "mindspore.Tensor", _name_of(value.dtype)
         # In the graph of gradients are outputs only.
-        computed = computed or _gradient_graph_check()(value)
+        computed = computed or has_gradient_graph(value)
         own: Any = _TENSOR_CLASS[0]
         if type(value) is own or type(value).asnumpy is own.asnumpy:  # which may be passed over
             elements = elements_of(value, name, computed=computed)
@@ -509,14 +505,6 @@ def to_host(value: Any, *, computed: bool = False) -> HostTensor:
     # ascontiguousarray would turn a 0-d array into one of shape (1,).
     contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
     return HostTensor(kind, name or dtype_name(array.dtype), contiguous)
-
-
-@lru_cache(maxsize=1)
-def _gradient_graph_check() -> Callable[[Any], bool]:
-    # Not imported with this module: values of other frameworks do not need MindSpore.
-    from mindrlhf_msprobe.capture.framework.private import has_gradient_graph
-
-    return has_gradient_graph
 
 
 def is_torch_tensor(value: Any) -> bool:
@@ -644,17 +632,12 @@ def fingerprint_of(tensor: HostTensor) -> str:
 _SKETCH_LIBRARY = library_beside(__file__, "_sketch")
 
 
-def _function(name: str, *types: Any) -> Any:
-    function = getattr(_SKETCH_LIBRARY, f"msprobe_{name}", None)
-    if function is not None:
-        function.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *types)
-        function.restype = None
-    return function
-
-
-_ADDRESS = ctypes.c_void_p
-_SKETCH = {dtype: _function(f"sketch_{dtype.lower()}", _ADDRESS, _ADDRESS) for dtype in FLOATS}
-_FINGERPRINTS = _function("row_fingerprints", _ADDRESS)
+_ROWS = (_ADDRESS, _COUNT, _COUNT, _ADDRESS)
+_SKETCH = {
+    dtype: _function(_SKETCH_LIBRARY, f"sketch_{dtype.lower()}", *_ROWS, _ADDRESS)
+    for dtype in FLOATS
+}
+_FINGERPRINTS = _function(_SKETCH_LIBRARY, "row_fingerprints", *_ROWS)
 
 
 def bytes_of_sketch(tensor: HostTensor) -> np.ndarray:

@@ -33,27 +33,21 @@ _MAX_INTEGER_BITS = 4096
 DescribeTensor = Callable[[Any, str], Leaf]
 
 
+@dataclass(eq=False)
 class TreeDescriber:
     """Turns values into JSON structures, handing every tensor to one function.
 
-    Args:
+    Attributes:
         is_tensor: tells which values are tensors.
         describe_tensor: called with each tensor and its path; returns its leaf.
         describe_text: the same for texts; without it a text is a scalar leaf.
         to_json: how a leaf is written.
     """
 
-    def __init__(
-        self,
-        is_tensor: Callable[[Any], bool],
-        describe_tensor: DescribeTensor,
-        describe_text: DescribeTensor | None = None,
-        to_json: Callable[[Leaf], dict[str, Any]] = Leaf.to_json,
-    ) -> None:
-        self._is_tensor = is_tensor
-        self._describe_tensor = describe_tensor
-        self._describe_text = describe_text
-        self._to_json = to_json
+    is_tensor: Callable[[Any], bool]
+    describe_tensor: DescribeTensor
+    describe_text: DescribeTensor | None = None
+    to_json: Callable[[Leaf], dict[str, Any]] = Leaf.to_json
 
     def describe(self, value: Any, path: str, around: tuple[int, ...] = ()) -> Any:
         """Return the JSON structure of `value`, whose record path is `path`.
@@ -64,21 +58,19 @@ class TreeDescriber:
         kind = type(value)
         plain = kind is list or kind is tuple or kind is dict  # most are, and need no more looks
         if not plain:
-            if self._is_tensor(value):
-                return self._to_json(self._describe_tensor(value, path))
-            if isinstance(value, str) and self._describe_text is not None:
-                return self._to_json(self._describe_text(value, path))
+            if self.is_tensor(value):
+                return self.to_json(self.describe_tensor(value, path))
+            if isinstance(value, str) and self.describe_text is not None:
+                return self.to_json(self.describe_text(value, path))
             if value is None or isinstance(value, _SCALARS):
                 if isinstance(value, str) and len(value) > _MAX_TEXT:
                     digest = hashlib.sha1(value.encode("utf-8", errors="surrogatepass")).hexdigest()
                     value = f"{value[:_MAX_TEXT]}… ({len(value)} characters, sha1 {digest})"
                 leaf = Leaf(type(value).__name__, value=printable_integer(value))
-                return self._to_json(leaf)
+                return self.to_json(leaf)
         if len(around) >= MAX_DEPTH or id(value) in around:
-            return self._to_json(Leaf(_type_name(value), opaque=True))
-        return self._describe_structure(value, path, (*around, id(value)))
-
-    def _describe_structure(self, value: Any, path: str, around: tuple[int, ...]) -> Any:
+            return self.to_json(Leaf(_type_name(value), opaque=True))
+        around = (*around, id(value))
         if isinstance(value, np.ma.MaskedArray):
             parts = {"data": np.ma.getdata(value, subok=False), "mask": np.ma.getmaskarray(value)}
             return self._describe_items(parts.items(), path, around)
@@ -92,7 +84,7 @@ class TreeDescriber:
                 self.describe(item, child_path(path, index), around)
                 for index, item in enumerate(value)
             ]
-        return self._to_json(_named(value))
+        return self.to_json(_named(value))
 
     def _describe_items(
         self, items: Iterable[tuple[Any, Any]], path: str, around: tuple[int, ...]

@@ -163,10 +163,9 @@ class Wrong:
         self._check = check
         self._ranks: set[int] = set()
 
-    def step(self, step: Step) -> Iterator[Found]:
+    def step(self, step: Step) -> None:
         """Note which ranks there are."""
         self._ranks.update(step.ranks)
-        yield from ()
 
     def end(self) -> Iterator[Found]:
         """Yield what is wrong, once for each tensor of a call; say what has no opinion."""
@@ -243,11 +242,10 @@ class Changes:
             for key, row in worst.items():
                 yield self._finding(rank, key, row)
 
-    def end(self) -> Iterator[Found]:
+    def end(self) -> None:
         """Say that nothing of the kind was recorded, where that is so."""
         if not self._seen:
             self._check.not_checked(message("check_benchmark.not_recorded"))
-        return iter(())
 
     def _finding(self, rank: int, key: tuple[Any, ...], row: dict[str, Any]) -> Found:
         at = Place(row["step"], rank, row["phase"], row["entry"])

@@ -62,8 +62,12 @@ class Event:
 
     @property
     def place(self) -> Place:
-        """Where it is."""
-        io, path = self.records[0][:2]
+        """Where the first of its records is."""
+        return self.place_of(self.records[0])
+
+    def place_of(self, record: RecordView) -> Place:
+        """Return where a record of its entry, or of its key data, is."""
+        io, path, _ = record
         if self.entry is None:
             assert self.datum is not None
             return place_of(self.datum, path)

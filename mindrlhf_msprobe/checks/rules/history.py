@@ -194,23 +194,19 @@ class Kurtosis:
         if entry.direction != "forward" or entry.is_operator or is_optimizer_state(entry.cell):
             return
         for io, path, leaf in entry.records:
-            tail = self._tail(entry, path, leaf) if io == "output" else None
-            if tail is not None:
+            shape = leaf.get("shape")
+            if io != "output" or not is_float(leaf) or non_finite(leaf):
+                continue
+            if not isinstance(shape, list) or len(shape) < 2 or math.prod(shape) < _FEWEST_ELEMENTS:
+                continue
+            array = _elements_of(self._check.run, entry, leaf)
+            if array is None:
+                continue
+            self._check.checked()
+            if (tail := tail_of(array)) is not None:
                 signed = (statistic(leaf, "Min") or 0) < 0 < (statistic(leaf, "Max") or 0)
                 outputs = self._outputs.setdefault((entry.rank, entry.phase), [])
                 outputs.append((entry.place(io, path), tail, signed))
-
-    def _tail(self, entry: EntryView, path: str, leaf: LeafJson) -> Tail | None:
-        shape = leaf.get("shape")
-        if not is_float(leaf) or not isinstance(shape, list) or non_finite(leaf):
-            return None
-        if len(shape) < 2 or math.prod(shape) < _FEWEST_ELEMENTS:
-            return None
-        array = _elements_of(self._check.run, entry, leaf)
-        if array is None:
-            return None
-        self._check.checked()
-        return tail_of(array)
 
     def step(self, step: Step) -> Iterator[Found]:
         """Yield of each rank the first output that has risen, or, without a past, is high."""
@@ -485,7 +481,7 @@ class Routing:
                 for other_io, _, other in entry.records
             )
             if share is None and not are_weights:
-                share = self._share_of_first(entry, path, leaf)
+                share = self._share_of_first(entry, leaf)
             high, low = statistic(leaf, "Max"), statistic(leaf, "Min")
             if share is None and are_integers(leaf.get("dtype")) and high != low:
                 share = 0.0  # of more than one expert
@@ -494,7 +490,7 @@ class Routing:
                 place, smallest = self._calls.get(at) or (entry.place(io, path), share)
                 self._calls[at] = place, min(share, smallest)
 
-    def _share_of_first(self, entry: EntryView, path: str, leaf: LeafJson) -> float | None:
+    def _share_of_first(self, entry: EntryView, leaf: LeafJson) -> float | None:
         """Return the share of the expert that is first for most tokens, by the elements."""
         shape = leaf.get("shape")
         scores = is_float(leaf) and holds_scores(entry.cell)

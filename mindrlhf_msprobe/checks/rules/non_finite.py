@@ -24,7 +24,7 @@ from mindrlhf_msprobe.checks.rules.events import (
     Group,
     collective_of,
 )
-from mindrlhf_msprobe.checks.views import Step, place_of, value_of
+from mindrlhf_msprobe.checks.views import Step, numbers_in, place_of, value_of
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import phases_of
@@ -42,6 +42,7 @@ from mindrlhf_msprobe.storage.columns.leaf_json import (
 )
 from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.place import Place
+from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, is_optimizer_state
 
@@ -84,6 +85,7 @@ class Scales:
 
     Attributes:
         known: whether the training scales its loss, as far as key data tell.
+        row: steps in a row that were retried.
     """
 
     def __init__(self, check: Check) -> None:
@@ -91,7 +93,7 @@ class Scales:
         self.known = False
         self._scale: float | None = None
         self._fell = False
-        self._row = 0  # steps in a row that were retried
+        self.row = 0
 
     def step(self, step: Step) -> None:
         """Read what a step says of its loss scale."""
@@ -105,9 +107,9 @@ class Scales:
 
     def retried(self, step: Step, hard: Mapping[int, Events]) -> Iterator[Found]:
         """Yield that a step overflowed and is retried: a note, until it does not end."""
-        self._row += 1
+        self.row += 1
         most = self._check.threshold("retries")
-        grave = self._row > most
+        grave = self.row > most
         firsts = {rank: events.in_time()[0] for rank, events in hard.items()}
         rank, event = min(
             firsts.items(), key=lambda one: (not one[1].is_origin, one[1].time, one[0])
@@ -118,7 +120,7 @@ class Scales:
             for datum in step.key_data(key, rank=rank)[:1]:
                 evidence.append(Evidence(place_of(datum), {"value": _numbers(datum)}))
         yield self._check.finding(
-            message(f"check_non_finite.{name}", steps=self._row),
+            message(f"check_non_finite.{name}", steps=self.row),
             event.place,
             severity=Severity.WARNING if grave else Severity.NOTE,
             evidence=evidence,
@@ -139,17 +141,10 @@ class Scales:
         of_float16 = (events.in_time()[0] for events in hard.values() if events.is_float16)
         return any(one.counts[1] or near_limit(self._check.run, one) for one in of_float16)
 
-    def clean(self) -> None:
-        """Note a step in which everything was finite."""
-        self._row = 0
 
-
-def _numbers(datum: Any) -> list[float]:
-    value = value_of(datum)
-    try:
-        return [float(one) for one in np.asarray(value, np.float64).reshape(-1)]
-    except (TypeError, ValueError):
-        return []
+def _numbers(datum: KeyDatum) -> list[float]:
+    array = numbers_in(datum)
+    return [] if array is None else array.reshape(-1).tolist()
 
 
 class Telling:
@@ -237,7 +232,7 @@ class Telling:
     def shown(self, event: Event, rank: int | None = None) -> Iterator[Evidence]:
         """Yield what shows an event: it, what its entry was given, what came before and after."""
         for record in event.records[:_MOST_RECORDS]:
-            yield self._evidence(event, record)
+            yield Evidence(event.place_of(record), numbers_of(record[2]))
         if rank is None:
             return
         events = self._hard[rank]
@@ -245,7 +240,7 @@ class Telling:
             given = [record for record in event.entry.records if record[0] != OUTPUT]
             note = message("check_non_finite.given")
             for record in given[:_MOST_RECORDS]:
-                yield self._evidence(event, record, note)
+                yield Evidence(event.place_of(record), numbers_of(record[2]), note)
         for entry, (io, path, leaf) in self._near(event):
             note = message("check_non_finite.near", dtype=str(leaf.get("dtype")))
             yield Evidence(entry.place(io, path), numbers_of(leaf), note)
@@ -257,13 +252,6 @@ class Telling:
         if id(event) not in self._near_of:
             self._near_of[id(event)] = near_limit(self._check.run, event)
         return self._near_of[id(event)]
-
-    def _evidence(self, event: Event, record: Any, note: Message | None = None) -> Evidence:
-        io, path, leaf = record
-        if event.entry is None:
-            assert event.datum is not None
-            return Evidence(place_of(event.datum, path), numbers_of(leaf), note)
-        return Evidence(event.entry.place(io, path), numbers_of(leaf), note)
 
     def _said(self, rank: int, event: Event) -> tuple[Message, Sequence[str]]:
         """Return what is said of an event, and the names of its likely causes."""
@@ -464,10 +452,7 @@ class FirstNonFinite:
 
     def entry(self, entry: EntryView) -> None:
         """Take an entry that may hold something of interest."""
-        events = self._ranks.get(entry.rank)
-        if events is None:
-            events = self._ranks[entry.rank] = Events()
-        events.add(entry)
+        self._ranks.setdefault(entry.rank, Events()).add(entry)
 
     def step(self, step: Step) -> Iterator[Found]:
         """Yield what arose in a step, or in the one before it that was waiting."""
@@ -488,7 +473,7 @@ class FirstNonFinite:
                 yield from self._scales.retried(*earlier[:2])
         if not hard:
             self._chain = None
-            self._scales.clean()
+            self._scales.row = 0
             for entry, _ in (soft for events in ranks.values() for soft in events.soft):
                 if len(self._masks) < _MOST_MASKS:  # its -inf did no harm
                     self._masks.add(_maker(entry))

@@ -83,21 +83,18 @@ class RecordedEqually:
             return
         yield from self._keys(step)
         for phase, by_rank in names.items():
-            yield from self._absent(step, phase, by_rank)
+            lacking = (rank for rank in step.ranks if rank not in by_rank)
+            absent = [rank for rank in lacking if self._should_record(phase, step.number, rank)]
+            if absent and len(by_rank) > 1 - (len(step.ranks) == 2):
+                yield self._check.finding(
+                    message("check_ranks.no_phase", ranks=absent, phase=phase),
+                    Place(step.number, absent[0], phase),
+                    ranks=absent,
+                    same=("absent", phase),
+                    shown={"entries": _counts(by_rank)},
+                )
             if phase != GENERATE and len(by_rank) > 1:
                 self._calls(step, phase, by_rank)
-
-    def _absent(
-        self, step: Step, phase: str, by_rank: Mapping[int, Sequence[str]]
-    ) -> Iterator[Found]:
-        lacking = (rank for rank in step.ranks if rank not in by_rank)
-        absent = [rank for rank in lacking if self._should_record(phase, step.number, rank)]
-        if absent and len(by_rank) > 1 - (len(step.ranks) == 2):
-            said = message("check_ranks.no_phase", ranks=absent, phase=phase)
-            at = Place(step.number, absent[0], phase)
-            yield self._check.finding(
-                said, at, ranks=absent, same=("absent", phase), shown={"entries": _counts(by_rank)}
-            )
 
     def _should_record(self, phase: str, step: int, rank: int) -> bool:
         """Return whether a rank was to record a phase that it has in no other step, either."""
@@ -500,7 +497,7 @@ class _Groups:
             found[own] = seen.records[rank].identities[seen.tensors[rank].first]
         looked = np.zeros(len(names), bool)
         for rank, own in slots.items():
-            leaders = self._leaders(rank)
+            leaders = self._named.column(rank, _UNKNOWN)
             for leader in np.unique(leaders[own]).tolist():
                 of_leader = leaders == leader
                 if leader == _UNKNOWN or (leader >= 0 and leader not in held):
@@ -510,13 +507,11 @@ class _Groups:
         for slot in np.flatnonzero(looked).tolist():
             yield from self._look(slot, names[slot], seen.identities(names[slot]))
 
-    def _leaders(self, rank: int) -> np.ndarray:
-        return self._named.column(rank, _UNKNOWN)
-
     def _look(
         self, slot: int, name: str, identities: Mapping[int, _Identity]
     ) -> Iterator[tuple[str, int]]:
-        groups = {rank: int(self._leaders(rank)[slot]) for rank in identities}
+        leaders = {rank: self._named.column(rank, _UNKNOWN) for rank in identities}
+        groups = {rank: int(of_rank[slot]) for rank, of_rank in leaders.items()}
         members: dict[int, list[int]] = {}
         for rank, leader in groups.items():
             if leader != _UNKNOWN:
@@ -526,11 +521,11 @@ class _Groups:
             for rank in together:
                 if identities[rank] != usual:
                     yield name, rank
-                    self._leaders(rank)[slot] = -1 - rank  # named once
+                    leaders[rank][slot] = -1 - rank  # named once
         for rank, leader in groups.items():
             if leader == _UNKNOWN:
                 same = [r for r, other in identities.items() if other == identities[rank]]
-                self._leaders(rank)[slot] = min(same)
+                leaders[rank][slot] = min(same)
 
 
 def _given(journal: Columns) -> _Identity | None:

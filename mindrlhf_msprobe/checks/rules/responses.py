@@ -42,7 +42,7 @@ def advantages(step: Step, check: Check) -> Iterator[Found]:
     "DeepSeekMath", section 4.1.2); a trainer may centre them over the batch instead. Numbers a
     token whose standard deviation is 1 were whitened, so that their mean is 0.
     """
-    for datum in step.saved("advantages"):
+    for datum in step.key_data("advantages"):
         values = floats_of(datum)
         mask = None if values is None or values.ndim < 2 else step.mask_of(datum, values)
         if values is not None and mask is not None:

@@ -100,9 +100,9 @@ def kinds(path: Path) -> int:
 
     sizes, take = [0], GraphReading.take
 
-    def noting(self: Any, file: Any) -> None:
+    def noting(self: Any, file: Any, *lost: Exception | None) -> None:
         sizes.append(file.size)
-        take(self, file)
+        take(self, file, *lost)
 
     GraphReading.take = noting  # type: ignore[method-assign]
     network, tensors = Kinds(), of_every_kind()
@@ -176,10 +176,10 @@ def full(path: Path) -> dict[str, Any]:
 
     may_read, take = threading.Event(), GraphReading.take
 
-    def later(self: Any, file: Any) -> None:
+    def later(self: Any, file: Any, *lost: Exception | None) -> None:
         if file.kind == "tensor":
             may_read.wait(5)
-        take(self, file)
+        take(self, file, *lost)
 
     x = Tensor(np.ones((256, 128), np.float32))  # 128 KiB
     _, _, plain = train(path.with_name("off"), 8, Policy(), x, msprobe=False)

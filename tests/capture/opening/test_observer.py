@@ -66,7 +66,7 @@ def observed(layer_probe):
 
     def run(observer, function, **settings):
         probe = layer_probe(**settings)
-        probe._recorder.phases.observe_calls(lambda phase, opening: observer)
+        probe._recorder.phases.observer_of = lambda phase, opening: observer
         network = Outer()
         probe.watch(actor=network)
         with probe.phase("actor_update"):

@@ -125,15 +125,15 @@ def test_nothing_stays_behind(calls):
     """Every attribute is what it was, in MindSpore and in modules that imported names."""
     before = places()
     with Interception(calls):
-        assert interception.installed()
+        assert interception._PATCHES.are_on
         assert {*map(id, places().values())} != {*map(id, before.values())}
         with Interception(calls):
             pass
-        assert interception.installed()
+        assert interception._PATCHES.are_on
     with pytest.raises(ValueError, match="on purpose"), Interception(calls):
         raise ValueError("on purpose")
     after = places()
-    assert not interception.installed()
+    assert not interception._PATCHES.are_on
     assert [key for key in before if before[key] is not after[key]] == []
 
 
