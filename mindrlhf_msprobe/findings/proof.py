@@ -89,7 +89,7 @@ class ProvenCause(Shown):
     @property
     def of_trainer(self) -> bool:
         """Whether nothing of a network was put in."""
-        return OF_TRAINER.issuperset(self.what)
+        return bool(self.what) and OF_TRAINER.issuperset(self.what)
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,7 @@ class Proof:
         causes: the places, in the order in which they were found.
         remaining: what still differs first.
         noise: where B run again first differs from B.
+        noisy: how many records then do, and of how many that were compared.
         shown: in how many of all runs of B the first difference was at this place, and of how many.
         evidence: what the claim rests on.
     """
@@ -142,6 +143,7 @@ class Proof:
     rounds: tuple[Round, ...] = ()
     remaining: Where | None = None
     noise: Where | None = None
+    noisy: tuple[int, int] | None = None
     shown: tuple[int, int] | None = None
     evidence: Messages = ()
 

@@ -1,13 +1,12 @@
 """The first difference of two runs → which of A's tensors are put into B to try it.
 
-All that may be to blame in the same way is put in at once: a cell in every layer, the own code of
-all cells of a class, the weights at every moment, all that the trainer hands to networks. A graft
-leaves alone what B computes as A does, so those that changed something are the ones to blame.
+All that may be to blame in the same way is put in at once: all cells of a class, or the own code of
+all of them, the weights at every moment, all that the trainer hands to networks. A graft leaves
+alone what B computes as A does, so those that changed something are the ones to blame.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
@@ -17,14 +16,14 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import CODE
 from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.findings import Comparison, Finding
-from mindrlhf_msprobe.findings.words import Cause
+from mindrlhf_msprobe.findings.words import Cause, Status
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, class_name, head_of
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, cell_name, class_name, head_of
 
 #: What a cell computes, forward and backward; what the trainer hands to networks.
-_OF_A_CELL = ("output", "input_gradient", "parameters_grad")
+OF_A_CELL = ("output", "input_gradient", "parameters_grad")
 _OF_TRAINER = ("input", "gradient")
 PARAMETERS = "parameters"
 #: Differences that no tensor of A can stand in for.
@@ -40,6 +39,8 @@ class Place:
         replaces: the name of a value that `probe.replace` gives to the training.
         between: of a cell's own code, the cells between which it first computed something else;
             "" for its own beginning or end.
+        first: of these entries, the one at which the runs first differ; "" for what the trainer
+            hands to networks.
     """
 
     entries: tuple[str, ...] = ()
@@ -48,6 +49,7 @@ class Place:
     steps: tuple[int, ...] = ()
     replaces: str | None = None
     between: tuple[str, ...] = field(default=(), compare=False)
+    first: str = field(default="", compare=False)
 
     def settings(self, run: str) -> dict[str, Any]:
         """Return the graft of a run's records."""
@@ -87,6 +89,8 @@ def places_of(layers: Comparison, tensors: Run, phases: Mapping[str, Phase]) -> 
     name, phase = finding.entry or "", finding.phase or ""
     within = [*tensors.each_entry(*LayerPlace(phase, finding.step, finding.rank))]
     entry = next((one for one in within if one.name == name), None)
+    if entry is not None and first.cause is Cause.MISSING and entry.direction != "forward":
+        raise _no_gradient(entry, finding)
     if entry is None or first.cause in _NO_TENSOR:
         cause = message(f"page.cause_{first.cause.value}")
         raise NoPlaceError.saying("proof.no_tensor", cause=cause, record=first.record)
@@ -99,19 +103,20 @@ def places_of(layers: Comparison, tensors: Run, phases: Mapping[str, Phase]) -> 
     around = entry.parent if finding.io == "input" else name
     if around is None:
         return [_trainer(tensors)]
-    if any(head_of(one.parent or "") == head_of(around) for one in within):
-        kind, between = class_name(around), _between(around, within, entry)
-        heads = _heads(tensors, tensors.phases, lambda one: class_name(one.name) == kind)
-        return [Place(heads, (CODE,), tuple(tensors.phases), between=between)]
-    network = _of_one_network(tensors, phase, of_role)
-    same = without_layer(head_of(name))
-    heads = _heads(tensors, network, lambda one: without_layer(head_of(one.name)) == same)
-    return [Place(heads, _OF_A_CELL, network)]
+    kind, own = class_name(around), head_of(around)
+    heads = _heads(tensors, tensors.phases, lambda one: class_name(one.name) == kind)
+    if any(head_of(one.parent or "") == own for one in within):
+        between = _between(around, within, entry)
+        return [Place(heads, (CODE,), tuple(tensors.phases), between=between, first=own)]
+    return [Place(heads, OF_A_CELL, tuple(tensors.phases), first=own)]
 
 
-def without_layer(head: str) -> str:
-    """Return a cell with its layer's number left out: the same cell of all layers."""
-    return re.sub(r"(?<=\.)\d+(?=\.)", "*", head)
+def _no_gradient(entry: Entry, finding: Finding) -> NoPlaceError:
+    """Return why nothing is put in where one run has no gradient: whose code may cut it."""
+    around = entry.parent or entry.name
+    cell = {"kind": class_name(around), "cell": cell_name(around)}
+    side = "B" if finding.status is Status.ONLY_IN_A else "A"
+    return NoPlaceError.saying("proof.no_gradient", record=finding.record, side=side, **cell)
 
 
 def _trainer(tensors: Run) -> Place:
@@ -144,13 +149,14 @@ def _weights(finding: Finding, tensors: Run, of_role: tuple[str, ...]) -> list[P
     They are apart, because each has its own fault.
     """
     heads = _heads(tensors, of_role, lambda one: any(r.io == PARAMETERS for r in one.records))
+    at = head_of(finding.entry or "")
     updates = tuple(name for name in of_role if name in UPDATE_PHASES)
     first = tensors.steps[0] if finding.step == tensors.steps[0] else None
     later = tuple(step for step in tensors.steps if step >= finding.step and step != first)
     return [
-        *([Place(heads, (PARAMETERS,), of_role, (first,))] if first is not None else ()),
-        *([Place(heads, (f"updated_{PARAMETERS}",), updates)] if updates else ()),
-        *([Place(heads, (PARAMETERS,), of_role, later)] if later else ()),
+        *([Place(heads, (PARAMETERS,), of_role, (first,), first=at)] if first is not None else ()),
+        *([Place(heads, (f"updated_{PARAMETERS}",), updates, first=at)] if updates else ()),
+        *([Place(heads, (PARAMETERS,), of_role, later, first=at)] if later else ()),
     ]
 
 
@@ -166,15 +172,3 @@ def _heads(
         if wanted(entry)
     )
     return tuple(dict.fromkeys(found))
-
-
-def _of_one_network(tensors: Run, phase: str, of_role: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the phases of a role in which the network runs that ran in one of them.
-
-    Where that is not known, all phases of the role.
-    """
-    own = tensors.network_of(phase)
-    if own is None:
-        return of_role or (phase,)
-    known = ((name, tensors.network_of(name)) for name in of_role)
-    return tuple(name for name, one in known if one is not None and one.json == own.json)

@@ -8,6 +8,7 @@ not change what B computes as A does; of what was put in, only what changed some
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -15,13 +16,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.config import NO_END, ProbeConfig, phases_of
+from mindrlhf_msprobe.config import CODE, NO_END, ProbeConfig, phases_of
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison
 from mindrlhf_msprobe.findings.proof import Conclusion, Proof, ProvenCause, Round, Where
 from mindrlhf_msprobe.findings.words import Cause, Outcome, Status
 from mindrlhf_msprobe.phases import REPLACED
-from mindrlhf_msprobe.proof.places import NoPlaceError, Place, disagreeing, of_layers, places_of
+from mindrlhf_msprobe.proof.places import (
+    OF_A_CELL,
+    PARAMETERS,
+    NoPlaceError,
+    Place,
+    disagreeing,
+    of_layers,
+    places_of,
+)
 from mindrlhf_msprobe.proof.trials import MadeRun, TrialError, Trials, takes
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
 from mindrlhf_msprobe.storage.manifest.run_file import Changed
@@ -104,20 +113,43 @@ class _Tried:
         """Whether it was needed: what changed nothing was as good as not put in."""
         return bool(self.changed) or self.place.replaces is not None
 
-    def cause(self, all_steps: Sequence[int]) -> ProvenCause:
-        """Return it as a cause: of all that was put in, what changed something."""
-        steps = [step for one in self.changed for step in one.steps]
+    @property
+    def apart(self) -> list[list[Changed]]:
+        """What changed something, apart by cells, each with those of the other layers.
+
+        Where all cells of a class did, their class is to blame: they are one, as weights are.
+        """
+        by_cell: dict[str, list[Changed]] = {}
+        for one in self.changed:
+            by_cell.setdefault(_without_layer(one.entry or ""), []).append(one)
+        cells = {*map(_without_layer, self.place.entries)}
+        is_one = self.place.what not in (OF_A_CELL, (CODE,)) or by_cell.keys() >= cells
+        return [[*self.changed]] if is_one else [*by_cell.values()]
+
+    def cause(self, changed: Sequence[Changed], all_steps: Sequence[int], of: bool) -> ProvenCause:
+        """Return a part of what changed something as a cause.
+
+        Args:
+            of: whether the first difference of its round is of this part.
+        """
+        steps = [step for one in changed for step in one.steps]
         within = tuple(step for step in all_steps if steps and min(steps) <= step <= max(steps))
         whole, parts = self.whole, (("entries", "entry"), ("what", "what"), ("phases", "phase"))
-        changed: dict[str, Any] = {
+        known: dict[str, Any] = {
             name: tuple(
                 text
                 for text in getattr(whole, name)
-                if any(getattr(one, key) == text for one in self.changed)
+                if any(getattr(one, key) == text for one in changed)
             )
             for name, key in parts
         }
-        return replace(whole, **changed, steps=() if len(within) == len(all_steps) else within)
+        if not of:
+            first = min(changed, key=lambda one: min(one.steps))
+            of_weights = PARAMETERS in "".join(whole.what) and whole.what != OF_A_CELL
+            kind = Cause.PARAMETER if of_weights else Cause.COMPUTATION
+            place = (min(first.steps), self.where.rank, first.phase, first.entry or "")
+            known |= {"where": Where(*place, kind.value), "reasons": (), "between": ()}
+        return replace(whole, **known, steps=() if len(within) == len(all_steps) else within)
 
     @property
     def whole(self) -> ProvenCause:
@@ -132,6 +164,11 @@ class _Tried:
         )
 
 
+def _without_layer(head: str) -> str:
+    """Return a cell with its layer's number left out: the same cell of all layers."""
+    return re.sub(r"(?<=\.)\d+(?=\.)", "*", head)
+
+
 class _Rounds:
     def __init__(self, experiment: Experiment) -> None:
         self._of = experiment
@@ -143,6 +180,8 @@ class _Rounds:
         self._steps: Sequence[int] = ()
         self._evidence: list[Message] = []
         self._noise: Where | None = None
+        self._noisy: tuple[int, int] | None = None
+        self._is_a = False
         self._shown: tuple[int, int] | None = None
         self._first: Where | None = None
 
@@ -159,7 +198,8 @@ class _Rounds:
             tensors = self._tensors()
             self._run_again()
             if self._shown is not None and self._shown[0] < self._shown[1]:
-                return self._end(Conclusion.NOT_REPRODUCIBLE)
+                why = [message("proof.trains_as_a")] if self._is_a else []
+                return self._end(Conclusion.NOT_REPRODUCIBLE, *why)
             if first is not None:
                 self._evidence.append(message("proof.before", records=first.agreed_before))
             if loosely := current.verdict.counts.get(Status.WITHIN_TOLERANCE.value, 0):
@@ -253,12 +293,13 @@ class _Rounds:
         Where nothing of the trainer was put in, none of them changed what the networks computed:
         the trainer's own code computes each of them from what agrees.
         """
+        replaced = {one.place.replaces for one in self._tried if one.place.replaces}
         left = {f.key: f for f in reversed([*disagreeing(last)]) if f.key is not None}
-        if not left:
+        keys = tuple(key for key in reversed(left) if key.rpartition(".")[2] not in replaced)
+        if not keys:
             return self._end(Conclusion.PROVEN)
-        keys = tuple(reversed(left))
-        if any(cause.of_trainer for cause in self._causes()):
-            several = len(keys) > 1
+        if replaced or any(cause.of_trainer for cause in self._causes()):
+            several = len(keys) > 1 and not replaced
             return self._end(
                 Conclusion.NOT_SEPARATED if several else Conclusion.PROVEN, of_trainer=keys
             )
@@ -273,7 +314,15 @@ class _Rounds:
         return self._end(Conclusion.PROVEN, computed=computed)
 
     def _causes(self) -> list[ProvenCause]:
-        return [one.cause(self._steps) for one in self._tried if one.is_cause]
+        """Return what was needed; of each round, one cause has the first difference."""
+        found: list[ProvenCause] = []
+        for one in (one for one in self._tried if one.is_cause):
+            for changed in one.apart:
+                known = any(cause.where is one.where for cause in found)
+                at = one.place.first
+                of = not at or (not known and any(part.entry == at for part in changed))
+                found.append(one.cause(changed, self._steps, of))
+        return found
 
     def _partly(self) -> Conclusion:
         """Return what is concluded where something of the cells still differs."""
@@ -336,9 +385,11 @@ class _Rounds:
             again = self._compare(self._of.a, trial.run, f"again{number}/comparison")
             self._note("again", trial, again)
             shown += Where.of(again.verdict.first_divergence) == self._first
+            self._is_a = self._is_a or bool(again)
             own = self._compare(self._of.b, trial.run, None)
             if not own and self._noise is None:
                 self._noise = Where.of(own.verdict.first_divergence)
+                self._noisy = sum(1 for _ in disagreeing(own)), len(own.findings)
         if self._of.again:
             self._shown = shown, self._of.again + 1
             if self._noise is None:
@@ -383,7 +434,7 @@ class _Rounds:
         """
         causes = [*self._causes(), *computed]
         if of_trainer:
-            at = next(i for i, cause in enumerate(causes) if cause.of_trainer)
+            at = next(i for i, c in enumerate(causes) if c.of_trainer or c.replaces)
             causes[at] = replace(causes[at], keys=of_trainer)
         return Proof(
             *(str(self._of.a), str(self._of.b), str(self._of.output), conclusion, why),
@@ -392,6 +443,7 @@ class _Rounds:
             rounds=tuple(self._rounds),
             remaining=remaining,
             noise=self._noise,
+            noisy=self._noisy,
             shown=self._shown,
             evidence=tuple(self._evidence),
         )

@@ -82,7 +82,8 @@ def _concluded(found: Proof) -> list[Any]:
         where, behind = where_text(found.remaining), len(found.causes)
         lines.append(say("proof.remaining", where=where, causes=behind))
     if found.noise is not None:
-        lines.append(say("proof.noise_at", where=where_text(found.noise)))
+        differ, of = found.noisy or (0, 0)
+        lines.append(say("proof.noise_at", where=where_text(found.noise), differ=differ, of=of))
     if found.evidence:
         lines += [say("proof.rests_on"), [text_of(one) for one in found.evidence]]
     return lines
@@ -127,7 +128,7 @@ def _cause(number: int, cause: ProvenCause) -> Iterator[Any]:
         details.append(say("proof.of_each"))
     if cause.what or cause.replaces:
         details.append(say("proof.put_in", place=_what(cause)))
-        details.append(say("proof.explained", records=cause.explained))
+        details += [say("proof.explained", records=cause.explained)] if cause.explained else []
         if cause.keys:
             details.append(say("proof.keys", keys=[*cause.keys]))
     else:

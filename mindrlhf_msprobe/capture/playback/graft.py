@@ -38,7 +38,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import CODE, GRAFTED, ProbeConfig
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
 from mindrlhf_msprobe.log import warn
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
 from mindrlhf_msprobe.storage.leaves import child_path
 from mindrlhf_msprobe.storage.manifest.manifest import Replaced
 from mindrlhf_msprobe.storage.place import LayerPlace
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 
 _UPDATED = "updated_parameters"
+_ROUNDINGS = 8  # of its largest element, by which a gradient may be off that is computed of another
 _MADE = ("output", "parameters_grad")  # by a cell's own code, forward and backward
 
 
@@ -336,6 +337,7 @@ class PhaseGraft:
     cells: set[str] = field(default_factory=set)
     _parts: set[tuple[str, str]] = field(default_factory=set)
     _came: set[str] = field(default_factory=set)
+    _rounded: bool = False  # whether a gradient was put in that is known up to a rounding
 
     def add(self, number: int, entry: Entry, named: _Named) -> None:
         """Take a record that is to be put in; of several grafts that name it, for the first."""
@@ -413,6 +415,7 @@ class PhaseGraft:
             place.put_in = self.gradient(place.path, own)
             if place.put_in is None or beside is None:
                 return place.put_in
+            self._rounded = True
             return place.put_in + beside
 
         return ops.HookBackward(hook)(tensor)
@@ -468,7 +471,7 @@ class PhaseGraft:
         if (tensor.shape, tensor.dtype) == (value.shape, value.dtype):
             own, other = to_host(value), to_host(tensor)
             is_same = own.array.tobytes() == other.array.tobytes()
-            agrees = is_same or _within_rounding(own, other, source.record.leaf.rounding)
+            agrees = is_same or self._within_rounding(own, other, source.record)
             if not agrees and source.is_of_inner_cell:
                 return None  # its own fault stays
             self.grafts.has_put(source, self, changed=not agrees)
@@ -477,12 +480,19 @@ class PhaseGraft:
         self.grafts.leave(source.number, message("graft.does_not_fit", found=found, own=here))
         return None
 
+    def _within_rounding(self, own: HostTensor, other: HostTensor, record: Record) -> bool:
+        """Return whether two gradients agree as far as each is known.
 
-def _within_rounding(own: HostTensor, other: HostTensor, rounding: float | None) -> bool:
-    """Return whether two gradients agree as far as each is known."""
-    if rounding is None or not own.array.size:
-        return False
-    return bool(np.abs(own.values() - other.values()).max() <= 2 * rounding)
+        A gradient that was told apart from what stands beside it is known up to a rounding. Once
+        one was put in, so are those that are computed of it.
+        """
+        rounding = record.leaf.rounding
+        if rounding is None and self._rounded and ".forward." not in record.name:
+            largest = float(np.abs(other.values()).max(initial=0))
+            rounding = _ROUNDINGS * roundoff(own.dtype) * largest
+        if rounding is None or not own.array.size:
+            return False
+        return bool(np.abs(own.values() - other.values()).max() <= 2 * rounding)
 
 
 def _instead(own: Tensor, tensor: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_name
+from mindrlhf_msprobe.config import OVERRIDES
 from mindrlhf_msprobe.storage.layout import WITHHELD
 
 _MAX_VALUE = 512
@@ -59,12 +60,13 @@ def variables_of_field(environment: Mapping[str, str]) -> dict[str, str]:
 
     A name is taken by its prefix and refused for a word such as TOKEN or KEY in it; a value that
     looks like a credential is replaced by `WITHHELD`, a long one is cut. Those which stand among
-    the seeds and the determinism settings are left out here.
+    the seeds, the determinism settings and, as `OVERRIDES`, the configuration are left out here.
     """
     names = [
         name
         for name in sorted(environment)
-        if (name.startswith(_PREFIXES) or name in _NAMES) and name not in _DETERMINISM
+        if (name.startswith(_PREFIXES) or name in _NAMES)
+        if name not in (*_DETERMINISM, OVERRIDES)
         if len(name) <= 128 and not is_secret_name(name)
     ]
     return {name: str(recordable(environment[name])) for name in names[:500]}

@@ -28,6 +28,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     Attempt,
     Cells,
     Change,
+    Changed,
     Config,
     Generation,
     Graft,
@@ -52,7 +53,7 @@ PARTS: dict[str, tuple[type[Part], ...]] = {
     "modes": (Mode,),
     "optimizers": (Optimizer,),
     "generation": (Generation, Change),
-    "grafted": (Graft,),
+    "grafted": (Graft, Changed),
 }
 STRANGE: list[Any] = [
     *(None, 3, -1, 10**400, 0.5, True, "text", [], [[]], {}, {"": None}, [1, "a", None, {}]),
@@ -92,9 +93,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer.note(Checkpoint("actor", "policy.ckpt"))
         for steps in (value, value + 9):
             writer.note(Checkpoint("actor", f"of_attempt_{value}.ckpt", steps))
+        changed = {"phase": "p", "entry": "Cell.a.Dense", "what": "output"}
+        changed |= {"records": value, "steps": [0, 1]}
         graft = {"from": "run_a", "what": ["output"], "entries": ["Cell.a.Dense"], "put_in": value}
         writer.note(
-            Replaced("grafted", [{**graft, "left_out": [{"reason": "shape", "records": 2}]}])
+            Replaced(
+                "grafted", [{**graft, "changed": [changed], "left_out": [{"reason": "shape"}]}]
+            )
         )
         writer.note(StepStates({"numpy_state": [[value, "0123abcd"]]}))
         writer.manifest.note_graph_gaps("actor", {"cell": message("coverage.dtype", dtype="Int4")})
