@@ -117,14 +117,18 @@ class _Tried:
     def apart(self) -> list[list[Changed]]:
         """What changed something, apart by cells, each with those of the other layers.
 
-        Where all cells of a class did, their class is to blame: they are one, as weights are.
+        Where all cells of a class did, their class is to blame: they are one, as weights are. What
+        is wrong in the gradients alone of one phase is apart from what another phase returned.
         """
-        by_cell: dict[str, list[Changed]] = {}
+        returned = {(one.entry, one.phase) for one in self.changed if one.what == "output"}
+        found: dict[tuple[str, bool], list[Changed]] = {}
         for one in self.changed:
-            by_cell.setdefault(_without_layer(one.entry or ""), []).append(one)
+            key = _without_layer(one.entry or ""), (one.entry, one.phase) in returned
+            found.setdefault(key, []).append(one)
         cells = {*map(_without_layer, self.place.entries)}
-        is_one = self.place.what not in (OF_A_CELL, (CODE,)) or by_cell.keys() >= cells
-        return [[*self.changed]] if is_one else [*by_cell.values()]
+        all_did = len(cells) > 1 and {cell for cell, _ in found} == cells
+        is_one = all_did or self.place.what not in (OF_A_CELL, (CODE,))
+        return [[*self.changed]] if is_one else [*found.values()]
 
     def cause(self, changed: Sequence[Changed], all_steps: Sequence[int], of: bool) -> ProvenCause:
         """Return a part of what changed something as a cause.

@@ -108,6 +108,11 @@ def plant(actor: Policy, rollout: Policy, reference: Policy, faults: Collection[
         elif kind == "norms":
             for layer in actor.layers:
                 instead(layer.norm, lambda own, x: own(x) * 1.0005)
+        elif kind == "normalisation":
+            for layer in (*actor.layers, *rollout.layers, *reference.layers):
+                instead(layer.norm, lambda own, x: own(x) * 1.0005)
+        elif kind == "cut":
+            instead(actor.layers[1].down, lambda own, x: own(ops.stop_gradient(x)))
         elif kind == "weights":
             actor.head.bias.set_data(actor.head.bias + 0.01)
         elif kind == "reference_weights":
@@ -149,7 +154,8 @@ def train(config: dict[str, Any], faults: Collection[str] = ()) -> None:
         for step in range(STEPS):
             if not ("stale" in faults and step):
                 for own, trained in zip(rollout.get_parameters(), actor.get_parameters()):
-                    own.set_data(trained.value().copy())
+                    if not ("forgotten" in faults and trained.name == "layers.0.up.bias"):
+                        own.set_data(trained.value().copy())
             prompts = rng.integers(VOCABULARY, size=(BATCH, 2))
             if "prompts" in faults and step:
                 prompts[0, 0] = (prompts[0, 0] + 1) % VOCABULARY

@@ -177,6 +177,37 @@ def test_a_metric_that_is_logged_wrong_is_named_without_a_tensor(healthy, tmp_pa
 
 
 @pytest.mark.slow
+def test_each_cause_of_a_round_has_its_own_place(healthy, tmp_path, command):
+    found = proven(healthy, tmp_path, command, ["rate", "forgotten"])
+    assert found.conclusion is Conclusion.PROVEN
+    optimizer, synchronisation = found.causes
+    assert optimizer.what == ("updated_parameters",)
+    assert synchronisation.entries == ("Cell.layers.0.up.Dense",)
+    assert synchronisation.where.record == "Cell.layers.0.up.Dense"
+    assert synchronisation.where.phase == "actor_generate_sequences"
+    assert not synchronisation.reasons
+
+
+@pytest.mark.slow
+def test_a_class_that_is_wrong_in_all_networks_is_one_cause(healthy, tmp_path, command):
+    """No code beside it is blamed for gradients that are known up to a rounding."""
+    found = proven(healthy, tmp_path, command, ["normalisation"])
+    assert found.conclusion is Conclusion.PROVEN
+    (cause,) = found.causes
+    assert cause.entries == tuple(f"Cell.layers.{i}.norm.LayerNorm" for i in range(3))
+    assert len(found.rounds) <= 2
+
+
+@pytest.mark.slow
+def test_a_gradient_that_is_cut_is_said_with_the_cell_that_cuts_it(healthy, tmp_path, command):
+    found = proven(healthy, tmp_path, command, ["cut"])
+    assert found.conclusion is Conclusion.NO_PROOF
+    (why,) = found.why
+    assert why.code == "proof.no_gradient"
+    assert why.params["side"] == "B"
+
+
+@pytest.mark.slow
 def test_networks_of_one_role_are_told_apart(healthy, tmp_path, command):
     """A kernel of the rollout network, and the gradient of the same cell of the trained one."""
     faults = ["rollout:layers.1.down", "backward:layers.1.down"]
@@ -230,6 +261,7 @@ def test_a_difference_that_is_gone_is_not_reproducible(healthy, tmp_path, comman
     assert found.conclusion is Conclusion.NOT_REPRODUCIBLE
     assert found.shown == (1, 2)
     assert found.conclusion.exit_code == 1
+    assert [one.code for one in found.why] == ["proof.trains_as_a"]
 
 
 @pytest.mark.slow
