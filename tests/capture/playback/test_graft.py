@@ -10,6 +10,7 @@ from helpers.policy_trainer import CONFIG, Policy, train
 
 from mindrlhf_msprobe import ConfigError, Probe, RunError, UsageError, compare_runs, open_run
 from mindrlhf_msprobe.config import ProbeConfig
+from mindrlhf_msprobe.storage.place import StepPlace
 
 DOWN = "Cell.layers.1.down.Dense"
 OF_A_CELL = ["output", "input_gradient", "parameters_grad"]
@@ -161,7 +162,7 @@ def test_steps_that_the_other_run_has_not_are_recorded_as_they_are(tmp_path):
 
     graft = {"from": run("a", 1, task="tensor"), "entries": [DOWN]}
     b = open_run(run("b", 2, graft=graft))
-    assert b.phases_at(1, 0) == ["actor_compute_log_prob"]
+    assert b.phases_at(StepPlace(1, 0)) == ["actor_compute_log_prob"]
     assert not b.run_files[0].lost
 
 
