@@ -89,13 +89,14 @@ class Rules(Generic[Case, Answer]):
             def call(given: Any) -> Any:
                 try:
                     answer = function(given)
-                    if not isinstance(answer, (kind, type(None))):
-                        raise TypeError(f"{type(answer).__name__} instead of {kind.__name__}")
-                    return answer
+                    if isinstance(answer, (kind, type(None))):
+                        return answer
+                    known = {"kind": type(answer).__name__, "expected": kind.__name__}
+                    failed.append(message("checks.wrong_kind", named=name, **known))
                 except Exception as error:  # somebody else's package costs no answer of ours
                     known = {"kind": type(error).__name__, "error": str(error)[:300]}
                     failed.append(message("checks.failed", named=name, **known))
-                    return None
+                return None
 
             return call
 

@@ -420,8 +420,9 @@ def _what_next(plan: DemoPlan, result: Comparison, arguments: argparse.Namespace
         mismatch = f"mindrlhf-msprobe mismatch {plan.run_b}"
         lines.append(f"  {say('demo.mismatch', command=mismatch)}")
     runs = f"{plan.run_a} {plan.run_b}"
+    again = f"mindrlhf-msprobe compare {runs} -o OUT"
     lines.append(f"  {say('demo.look', run=str(plan.run_a))}")
-    lines.append(f"  {say('demo.again', command=f'mindrlhf-msprobe compare {runs} -o OUT')}")
+    lines.append(f"  {say('demo.again', command=again)}")
     if first is not None:  # what proves it trains as this demo did
         given = ["--output", str(plan.output / "again"), "--only", "{side}"]
         for name in ("steps", "seed", "fault", "fault_step", "config"):

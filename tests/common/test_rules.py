@@ -89,7 +89,7 @@ def test_an_installed_rule_that_fails_is_said_and_costs_nothing(monkeypatch):
         f"The rule {__name__}:nowhere cannot be loaded: AttributeError: module '{__name__}' has "
         "no attribute 'nowhere'.",
         "The rule a failed: ZeroDivisionError: integer division or modulo by zero.",
-        "The rule b failed: TypeError: float instead of str.",
+        "The rule b gave a float; expected str, or None.",
     ]
 
 
