@@ -340,11 +340,16 @@ class PhaseGraft:
     _rounded: bool = False  # whether a gradient was put in that is known up to a rounding
 
     def add(self, number: int, entry: Entry, named: _Named) -> None:
-        """Take a record that is to be put in; of several grafts that name it, for the first."""
-        record = named.record
-        if record.leaf.dtype is None or record.name in self.records:
+        """Take a record that is to be put in; of several grafts that name it, for the first.
+
+        A graft of the code around its cell gives way to one of the cell itself.
+        """
+        record, source = named.record, _Source(number, named)
+        known = self.records.get(record.name)
+        taken = known is not None and not (known.is_of_inner_cell and not source.is_of_inner_cell)
+        if record.leaf.dtype is None or taken:
             return  # it has no elements: None, a number, a text
-        self.records[record.name] = source = _Source(number, named)
+        self.records[record.name] = source
         self.cells.add(entry.cell)
         self._parts.add((entry.name, record.io))
         if record.io == "parameters" and entry.opening <= self.opening:
