@@ -58,6 +58,8 @@ class Where(Shown):
 
 #: What the trainer hands to a network, or makes of what that returned.
 OF_TRAINER = frozenset({"input", "gradient"})
+#: Weights: before a phase, and behind an update.
+OF_WEIGHTS = frozenset({"parameters", "updated_parameters"})
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,11 @@ class ProvenCause(Shown):
     keys: tuple[str, ...] = ()
     reasons: Messages = ()
     between: tuple[str, ...] = ()
+
+    @property
+    def of_weights(self) -> bool:
+        """Whether weights were put in."""
+        return bool(self.what) and OF_WEIGHTS.issuperset(self.what)
 
     @property
     def of_trainer(self) -> bool:

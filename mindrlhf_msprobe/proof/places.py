@@ -66,6 +66,11 @@ def disagreeing(comparison: Comparison) -> Iterator[Finding]:
     return (finding for finding in comparison.findings if not finding.status.agrees)
 
 
+def count_differing(comparison: Comparison) -> int:
+    """Return how many records are not the same."""
+    return sum(1 for _ in disagreeing(comparison))
+
+
 def of_layers(finding: Finding) -> bool:
     """Return whether a record is of a cell, and no key data."""
     return finding.key is None

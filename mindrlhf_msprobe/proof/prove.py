@@ -8,7 +8,6 @@ not change what B computes as A does; of what was put in, only what changed some
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.comparison.pairing.names import of_any_layer
 from mindrlhf_msprobe.config import CODE, NO_END, ProbeConfig, phases_of
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison
@@ -24,9 +24,9 @@ from mindrlhf_msprobe.findings.words import Cause, Outcome, Status
 from mindrlhf_msprobe.phases import REPLACED
 from mindrlhf_msprobe.proof.places import (
     OF_A_CELL,
-    PARAMETERS,
     NoPlaceError,
     Place,
+    count_differing,
     disagreeing,
     of_layers,
     places_of,
@@ -123,18 +123,20 @@ class _Tried:
         returned = {(one.entry, one.phase) for one in self.changed if one.what == "output"}
         found: dict[tuple[str, bool], list[Changed]] = {}
         for one in self.changed:
-            key = _without_layer(one.entry or ""), (one.entry, one.phase) in returned
+            key = of_any_layer(one.entry or ""), (one.entry, one.phase) in returned
             found.setdefault(key, []).append(one)
-        cells = {*map(_without_layer, self.place.entries)}
+        cells = {*map(of_any_layer, self.place.entries)}
         all_did = len(cells) > 1 and {cell for cell, _ in found} == cells
         is_one = all_did or self.place.what not in (OF_A_CELL, (CODE,))
         return [[*self.changed]] if is_one else [*found.values()]
 
-    def cause(self, changed: Sequence[Changed], all_steps: Sequence[int], of: bool) -> ProvenCause:
+    def cause(
+        self, changed: Sequence[Changed], all_steps: Sequence[int], is_first: bool
+    ) -> ProvenCause:
         """Return a part of what changed something as a cause.
 
         Args:
-            of: whether the first difference of its round is of this part.
+            is_first: whether the first difference of its round is of this part.
         """
         steps = [step for one in changed for step in one.steps]
         within = tuple(step for step in all_steps if steps and min(steps) <= step <= max(steps))
@@ -147,10 +149,9 @@ class _Tried:
             )
             for name, key in parts
         }
-        if not of:
+        if not is_first:
             first = min(changed, key=lambda one: min(one.steps))
-            of_weights = PARAMETERS in "".join(whole.what) and whole.what != OF_A_CELL
-            kind = Cause.PARAMETER if of_weights else Cause.COMPUTATION
+            kind = Cause.PARAMETER if whole.of_weights else Cause.COMPUTATION
             place = (min(first.steps), self.where.rank, first.phase, first.entry or "")
             known |= {"where": Where(*place, kind.value), "reasons": (), "between": ()}
         return replace(whole, **known, steps=() if len(within) == len(all_steps) else within)
@@ -166,11 +167,6 @@ class _Tried:
             reasons=self.reasons,
             between=place.between,
         )
-
-
-def _without_layer(head: str) -> str:
-    """Return a cell with its layer's number left out: the same cell of all layers."""
-    return re.sub(r"(?<=\.)\d+(?=\.)", "*", head)
 
 
 class _Rounds:
@@ -247,7 +243,7 @@ class _Rounds:
             trial = self._make("graft", number, self._settings(tensors))
             after = self._compare(self._of.a, trial.run, f"graft{number}/comparison")
             put_in = self._read_notes(open_run(trial.run), new)
-            gone = sum(1 for _ in disagreeing(current)) - sum(1 for _ in disagreeing(after))
+            gone = count_differing(current) - count_differing(after)
             for one in new:
                 own = sum(changed.records or 0 for changed in one.changed)
                 one.explained = max(0, gone - own) if one.is_cause else 0
@@ -324,8 +320,8 @@ class _Rounds:
             for changed in one.apart:
                 known = any(cause.where is one.where for cause in found)
                 at = one.place.first
-                of = not at or (not known and any(part.entry == at for part in changed))
-                found.append(one.cause(changed, self._steps, of))
+                is_first = not at or (not known and any(part.entry == at for part in changed))
+                found.append(one.cause(changed, self._steps, is_first))
         return found
 
     def _partly(self) -> Conclusion:
@@ -393,7 +389,7 @@ class _Rounds:
             own = self._compare(self._of.b, trial.run, None)
             if not own and self._noise is None:
                 self._noise = Where.of(own.verdict.first_divergence)
-                self._noisy = sum(1 for _ in disagreeing(own)), len(own.findings)
+                self._noisy = count_differing(own), len(own.findings)
         if self._of.again:
             self._shown = shown, self._of.again + 1
             if self._noise is None:
@@ -418,7 +414,7 @@ class _Rounds:
 
     def _note(self, kind: str, trial: MadeRun, result: Comparison, **of_graft: Any) -> None:
         first = Where.of(result.verdict.first_divergence)
-        different = sum(1 for _ in disagreeing(result))
+        different = count_differing(result)
         made = (kind, str(trial.directory), trial.seconds, trial.reused)
         self._rounds.append(Round(*made, different, first, **of_graft))
 

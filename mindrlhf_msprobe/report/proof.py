@@ -111,8 +111,9 @@ def _first(where: Where | None) -> dict[str, Any]:
 
 
 def _cause(number: int, cause: ProvenCause) -> Iterator[Any]:
-    of_weights = any("parameters" in part and part != "parameters_grad" for part in cause.what)
-    named = [cause.where.record] if of_weights else cause.replaces or cause.entries or cause.keys
+    named = (
+        [cause.where.record] if cause.of_weights else cause.replaces or cause.entries or cause.keys
+    )
     if cause.of_trainer and cause.keys:
         named = cause.keys
     shown = capped(named, _MOST_ENTRIES)
@@ -124,7 +125,7 @@ def _cause(number: int, cause: ProvenCause) -> Iterator[Any]:
     why = say(f"page.cause_{cause.where.cause}")
     yield say("proof.cause", number=number, cause=why, entries=shown)
     details = [say("proof.first_at", where=where_text(cause.where)), paragraph(cause.reasons)]
-    if len(cause.entries) > 1 and not of_weights and not cause.of_trainer:
+    if len(cause.entries) > 1 and not cause.of_weights and not cause.of_trainer:
         details.append(say("proof.of_each"))
     if cause.what or cause.replaces:
         details.append(say("proof.put_in", place=_what(cause)))

@@ -205,8 +205,9 @@ class Grafts:
         found = PhaseGraft(self, phase.name, step, opening)
         for number, wanted in enumerate(self._wanted):
             at = LayerPlace(phase.name, step, self._rank)
-            recorded = wanted.run.layer_places(step, self._rank)
-            if not wanted.is_at(step, phase.name) or at not in recorded:
+            if not wanted.is_at(step, phase.name):
+                continue
+            if at not in wanted.run.layer_places(step, self._rank):
                 continue
             from mindrlhf_msprobe.capture.graph.watched import graph_mode
 
@@ -345,10 +346,11 @@ class PhaseGraft:
         A graft of the code around its cell gives way to one of the cell itself.
         """
         record, source = named.record, _Source(number, named)
-        known = self.records.get(record.name)
-        taken = known is not None and not (known.is_of_inner_cell and not source.is_of_inner_cell)
-        if record.leaf.dtype is None or taken:
+        if record.leaf.dtype is None:
             return  # it has no elements: None, a number, a text
+        known = self.records.get(record.name)
+        if known is not None and (source.is_of_inner_cell or not known.is_of_inner_cell):
+            return
         self.records[record.name] = source
         self.cells.add(entry.cell)
         self._parts.add((entry.name, record.io))

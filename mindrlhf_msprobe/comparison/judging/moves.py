@@ -113,6 +113,8 @@ def moved(a: Record, b: Record) -> Message | None:
     same_kind = a.leaf.dtype == b.leaf.dtype and a.leaf.shape == b.leaf.shape
     if not same_kind or a.location is None or b.location is None:
         return None
+    if math.prod(a.leaf.shape or ()) > _MOST_MOVED:
+        return None
     try:
         x, y = a.array(), b.array()
         fitting = moves(x, y, range(x.ndim)) if x.size else []
