@@ -18,14 +18,30 @@ from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.findings import Comparison, Finding
 from mindrlhf_msprobe.findings.words import Cause, Status
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
+from mindrlhf_msprobe.storage.manifest.run_file import Changed
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, cell_name, class_name, head_of
+from mindrlhf_msprobe.storage.records import (
+    PARAMETERS_GRAD,
+    Entry,
+    cell_name,
+    class_name,
+    direction_of,
+    head_of,
+)
 
 #: What a cell computes, forward and backward; what the trainer hands to networks.
 OF_A_CELL = ("output", "input_gradient", "parameters_grad")
 _OF_TRAINER = ("input", "gradient")
 PARAMETERS = "parameters"
+#: What each of them is computed of: direction and part of an entry's records.
+_FORWARD = (("forward", "input"), ("forward", PARAMETERS))
+_BACKWARD = (*_FORWARD, ("backward", "input"))
+_COMPUTED_OF = {
+    "output": _FORWARD,
+    **dict.fromkeys(("input_gradient", PARAMETERS_GRAD, CODE), _BACKWARD),
+    f"updated_{PARAMETERS}": ((PARAMETERS_GRAD, PARAMETERS_GRAD),),
+}
 #: Differences that no tensor of A can stand in for.
 _NO_TENSOR = (Cause.MISSING, Cause.SHAPE, Cause.DTYPE, Cause.UNREADABLE, Cause.STOPPED, Cause.FILE)
 
@@ -69,6 +85,26 @@ def disagreeing(comparison: Comparison) -> Iterator[Finding]:
 def count_differing(comparison: Comparison) -> int:
     """Return how many records are not the same."""
     return sum(1 for _ in disagreeing(comparison))
+
+
+class Given:
+    """What cells were given in a run that A's tensors were put into: A's, or something else."""
+
+    def __init__(self, after: Comparison) -> None:
+        self._differing = {
+            (f.step, f.phase, head_of(f.entry), direction_of(f.entry), f.io)
+            for f in disagreeing(after)
+            if f.entry is not None
+        }
+
+    def agrees(self, changed: Changed) -> bool:
+        """Return whether a part of a cell was computed of what is A's, where it first changed.
+
+        Otherwise it may be A's own computation of something else, and says nothing of the cell.
+        """
+        at = (min(changed.steps), changed.phase, changed.entry)
+        parts = _COMPUTED_OF.get(changed.what or "", ())
+        return not any((*at, *part) in self._differing for part in parts)
 
 
 def of_layers(finding: Finding) -> bool:

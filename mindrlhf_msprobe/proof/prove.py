@@ -24,6 +24,7 @@ from mindrlhf_msprobe.findings.words import Cause, Outcome, Status
 from mindrlhf_msprobe.phases import REPLACED
 from mindrlhf_msprobe.proof.places import (
     OF_A_CELL,
+    Given,
     NoPlaceError,
     Place,
     count_differing,
@@ -242,7 +243,7 @@ class _Rounds:
             self._tried += new
             trial = self._make("graft", number, self._settings(tensors))
             after = self._compare(self._of.a, trial.run, f"graft{number}/comparison")
-            put_in = self._read_notes(open_run(trial.run), new)
+            put_in = self._read_notes(open_run(trial.run), new, after)
             gone = count_differing(current) - count_differing(after)
             for one in new:
                 own = sum(changed.records or 0 for changed in one.changed)
@@ -258,16 +259,19 @@ class _Rounds:
             current, run = after, trial.run
         raise AssertionError
 
-    def _read_notes(self, run: Run, new: Sequence[_Tried]) -> int | None:
+    def _read_notes(self, run: Run, new: Sequence[_Tried], after: Comparison) -> int | None:
         """Take what each graft changed in a run; return how many records the new ones put in.
 
         None where they are values that are replaced.
+
+        Args:
+            after: the comparison of A with the run.
         """
-        put_in = 0
+        put_in, given = 0, Given(after)
         grafted = [one for one in self._tried if one.place.entries]
         for number, one in enumerate(grafted):
             notes = [file.grafted[number] for file in run.run_files if file.grafted[number:]]
-            one.changed = [changed for note in notes for changed in note.changed]
+            one.changed = [new for note in notes for new in note.changed if given.agrees(new)]
             put_in += sum(note.put_in or 0 for note in notes) if one in new else 0
         return put_in if any(one.place.entries for one in new) else None
 
