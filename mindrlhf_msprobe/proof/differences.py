@@ -157,7 +157,7 @@ def _leaves(value: Any, keys: Keys) -> Iterator[tuple[Keys, Any]]:
 def _shown(name: Any, value: Any) -> str | None:
     if value is _ABSENT:
         return None
-    return WITHHELD if is_secret_key(str(name)) else str(value)[:_MOST_SHOWN]
+    return WITHHELD if is_secret_key(str(name)) else str(value)[:_MOST_SHOWN] or '""'
 
 
 def _variables(path: Path) -> dict[str, str]:
