@@ -26,9 +26,14 @@ import xxhash
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.capture.settings.configurations import reason_of, to_plain
 from mindrlhf_msprobe.capture.settings.environment import settings_of_process
-from mindrlhf_msprobe.capture.tensors.summary import is_tensor, is_torch_tensor, summarise, to_host
+from mindrlhf_msprobe.capture.tensors.summary import (
+    is_tensor,
+    is_torch_tensor,
+    summarise,
+    to_host,
+    unread,
+)
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
-from mindrlhf_msprobe.capture.words import why_raised
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_key
 from mindrlhf_msprobe.common.yaml_file import read_yaml
@@ -38,7 +43,7 @@ from mindrlhf_msprobe.storage.arrays.npy import fingerprint, fingerprint_of_part
 from mindrlhf_msprobe.storage.foreign.checkpoints.opening import open_checkpoint
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError, StoredTensor
 from mindrlhf_msprobe.storage.layout import WITHHELD
-from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf
+from mindrlhf_msprobe.storage.leaves import child_path, is_leaf
 from mindrlhf_msprobe.storage.outputs import refuse
 from mindrlhf_msprobe.storage.snapshot import (
     BY_ITSELF,
@@ -314,7 +319,7 @@ def _tensor(value: Any, path: str) -> Any:
     try:
         return summarise(to_host(value))
     except Exception as error:
-        return Leaf(type(value).__name__, why=why_raised(error))
+        return unread(value, error)
 
 
 def _text(value: str, path: str) -> Any:

@@ -24,7 +24,6 @@ from mindrlhf_msprobe.capture.opening.opening import (
 )
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host
 from mindrlhf_msprobe.capture.tensors.tree import Path, TensorOutline, UnknownOutline, filled
-from mindrlhf_msprobe.capture.words import why_not_in_graph
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
@@ -385,7 +384,7 @@ class GraphCalls:
                 missing = Leaf("mindspore.Tensor", why=message("unread.not_handed_over"))
                 return call.tensors.get((part, path)) or missing.to_json()
             if isinstance(known, UnknownOutline):
-                return Leaf(known.type, why=why_not_in_graph(known.reason)).to_json()
+                return Leaf(known.type, why=known.why).to_json()
             return self._opening.describe(known, _record_name(call.entry, part, path))
 
         return filled(tree, leaf)

@@ -42,12 +42,11 @@ from mindrlhf_msprobe.capture.framework.private import (
 from mindrlhf_msprobe.capture.graph.moments import COMPILATIONS
 from mindrlhf_msprobe.capture.graph.probes import SITES, reduces
 from mindrlhf_msprobe.capture.opening.opening import CellSlot
-from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.manifest.coverage import CASTS_INPUTS
-from mindrlhf_msprobe.storage.writing.ledger import GraphCost
+from mindrlhf_msprobe.storage.writing.ledger import Counted, FaultSink, GraphCost
 
 
 @dataclass(frozen=True)
@@ -335,14 +334,14 @@ class GraphProbes:
             if self._of_optimizer().elements:
                 SITES.whole.add(number_of(optimizer))
             if not (OPTIMIZER in vars(optimizer) and is_wrapped(optimizer)):
-                with counted(self.fault, "lost.compiling_network"):
+                with Counted(self.fault, "lost.compiling_network"):
                     self._put_on.append(optimizer)
                     self._wrap_optimizer(optimizer, shows_signature=not graph_mode())
         for watched in self._watched:
             network = watched.network()
             if network is None:
                 continue
-            with counted(self.fault, "lost.compiling_network"):
+            with Counted(self.fault, "lost.compiling_network"):
                 for cell, what in self._probed_in(watched.role, network):
                     if not is_wrapped(cell):
                         self._put_on.append(cell)

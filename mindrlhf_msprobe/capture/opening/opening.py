@@ -25,9 +25,9 @@ from mindrlhf_msprobe.capture.tensors.summary import (
     rounding_of,
     subtract,
     to_host,
+    unread,
 )
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
-from mindrlhf_msprobe.capture.words import Counted, FaultSink, why_raised
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
@@ -46,7 +46,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, entry_name, network_name
-from mindrlhf_msprobe.storage.writing.ledger import Charge
+from mindrlhf_msprobe.storage.writing.ledger import Charge, Counted, FaultSink
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -336,7 +336,7 @@ class HostEntries:
 
     def _failed(self, value: Any, error: Exception) -> Leaf:
         self._fault(message("lost.tensor"), error)
-        return Leaf(type(value).__name__, why=why_raised(error))
+        return unread(value, error)
 
 
 def _as_json(leaf: Any) -> dict[str, Any]:
@@ -587,7 +587,7 @@ class Opening:
         """
         guard = self._guards.get(what)
         if guard is None:
-            guard = Counted(self.fault, message(what), self.entries.charge)
+            guard = Counted(self.fault, what, charge=self.entries.charge)
             self._guards[what] = guard
         return guard
 

@@ -23,13 +23,13 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, local_of, to_host
 from mindrlhf_msprobe.capture.tensors.tree import described_leaves
-from mindrlhf_msprobe.capture.words import FaultSink
 from mindrlhf_msprobe.common.message import SpokenError, message
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, direction_of
 from mindrlhf_msprobe.storage.writing.background import BufferPool, Copy
+from mindrlhf_msprobe.storage.writing.ledger import FaultSink
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.opening.opening import StepCounters

@@ -23,7 +23,6 @@ from mindrlhf_msprobe.capture.operators.interception import Interception
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import Taps, with_taps
 from mindrlhf_msprobe.capture.pynative.phase import CellRun, EagerCapture
-from mindrlhf_msprobe.capture.words import Counted
 from mindrlhf_msprobe.storage.operators import (
     MOST_ATTRIBUTES,
     Attributes,
@@ -31,6 +30,7 @@ from mindrlhf_msprobe.storage.operators import (
     operator_entry,
     parse_operator,
 )
+from mindrlhf_msprobe.storage.writing.ledger import Counted
 
 #: Methods that change the tensor they are called on, and return nothing.
 _RETURN_NOTHING = frozenset(["__setitem__"])

@@ -29,7 +29,6 @@ from mindrlhf_msprobe.capture.settings.generation import (
     plain_value,
 )
 from mindrlhf_msprobe.capture.tensors.summary import mesh_of
-from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
 from mindrlhf_msprobe.storage.manifest.run_file import (
@@ -42,6 +41,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
 )
 from mindrlhf_msprobe.storage.manifest.variables import sizes_in
 from mindrlhf_msprobe.storage.records import network_name
+from mindrlhf_msprobe.storage.writing.ledger import Counted, FaultSink
 
 MAX_NETWORKS = 32
 MAX_VALUES = 200_000  # attributes of one network
@@ -76,16 +76,16 @@ class NetworkSettings:
         """Take the settings of networks and optimizers that the trainer named."""
         for role, optimizer in optimizers.items():
             if optimizer is not None:
-                with counted(self._fault, "lost.optimizer", role=role):
+                with Counted(self._fault, "lost.optimizer", role=role):
                     self._add_optimizer(role, optimizer)
         for role, network in networks.items():
             if network is not None:
-                with counted(self._fault, "lost.settings", role=role):
+                with Counted(self._fault, "lost.settings", role=role):
                     self._network(role, network)
 
     def enter(self, phase: Phase, network: nn.Cell, step: int) -> None:
         """Look at what is set while a phase opens."""
-        with counted(self._fault, "lost.settings", role=phase.role):
+        with Counted(self._fault, "lost.settings", role=phase.role):
             known = self._network(phase.role, network)
             if known is None or known.broken:
                 return
@@ -117,10 +117,10 @@ class NetworkSettings:
         And at how networks that were compiled in it are cut.
         """
         for network in self._networks:
-            with counted(self._fault, "lost.settings", role=network.role):
+            with Counted(self._fault, "lost.settings", role=network.role):
                 self._changed |= network.note_strategy()
         if not self._looked_before:
-            with counted(self._fault, "lost.optimizers"):
+            with Counted(self._fault, "lost.optimizers"):
                 self._find_optimizers()
 
     def take(self) -> Settings | None:

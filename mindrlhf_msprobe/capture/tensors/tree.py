@@ -192,6 +192,11 @@ class UnknownOutline:
     type: str
     reason: Message
 
+    @property
+    def why(self) -> Message:
+        """What stands in the place of the value."""
+        return message("coverage.graph_mode", why=[self.reason])
+
 
 def outline(shape: Any, dtype: Any, value: Any, depth: int = 0) -> Any:
     """Return the outline of a value from what MindSpore's inference says about it.

@@ -12,13 +12,12 @@ from types import ModuleType
 from typing import Any
 
 from mindrlhf_msprobe.capture.arguments import MISSING, key_data_items
-from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.compat.shared import MsProbe
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
-from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.errors import ConfigError, NotThere, RunError
 from mindrlhf_msprobe.integrations.mindrlhf.generation import (
     KEYS,
     MindFormersGeneration,
