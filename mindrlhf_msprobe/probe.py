@@ -109,11 +109,10 @@ class Probe:
             from mindrlhf_msprobe.live.training import Live
 
             self._live = Live(self._config)
-        playback = None
         if self._config.plays and not scheduler:
             from mindrlhf_msprobe.capture.playback.playback import Playback
 
-            playback = Playback(self._config, rank)
+            self._playback = Playback(self._config, rank)
         grafts = None
         if self._config.graft and recorded:
             from mindrlhf_msprobe.capture.playback.graft import Grafts
@@ -121,18 +120,16 @@ class Probe:
             grafts = Grafts(self._config, rank)
         if not recorded:
             CURRENT.expected = True
-            self._playback = playback
             if self._live is not None:
                 self._live.begin(Path(self._config.dump_path).expanduser().absolute(), rank)
                 atexit.register(self._close_at_exit)
             return
         self._recorder = Recorder(self._config, rank)
         CURRENT.recorded.append((self._recorder.root, rank))
-        if playback is not None:
-            playback.record(self._recorder)
+        if self._playback is not None:
+            self._playback.record(self._recorder)
         if grafts is not None:
             grafts.record(self._recorder)
-        self._playback = playback
         self._observe_calls(self._recorder)
         atexit.register(self._close_at_exit)
         if self._live is not None:

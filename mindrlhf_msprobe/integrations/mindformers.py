@@ -49,18 +49,23 @@ def as_one(networks: Mapping[str, nn.Cell], wanted: nn.Cell | None = None) -> nn
     """
     if len(networks) == 1:
         (network,) = networks.values()
-        try:
-            name_as_seen_from(wanted or network, network)
-        except ValueError:
-            names = {"name": type(wanted).__name__, "name2": type(network).__name__}
-            raise UsageError.saying("error.callback_network", **names) from None
-        return network
+        return _named_from(wanted or network, network)
     if not networks:
         return None
     together = nn.Cell(auto_prefix=False)  # it never runs; parameters keep their names
     for name, network in networks.items():
         put_child(together, name, network)
     return together
+
+
+def _named_from(inner: nn.Cell, network: nn.Cell) -> nn.Cell:
+    """Return a network whose cells are called what they are called in a cell of it."""
+    try:
+        name_as_seen_from(inner, network)
+    except ValueError:
+        names = {"name": type(inner).__name__, "name2": type(network).__name__}
+        raise UsageError.saying("error.callback_network", **names) from None
+    return network
 
 
 class Step:
@@ -442,13 +447,7 @@ def recorded_network(
         if _trains(cell):
             forward = inner
         cell = inner
-    try:
-        name_as_seen_from(wanted or cell, forward)
-    except ValueError:
-        raise UsageError.saying(
-            "error.callback_network", name=type(wanted).__name__, name2=type(forward).__name__
-        ) from None
-    return forward
+    return _named_from(wanted or cell, forward)
 
 
 def _trains(cell: nn.Cell) -> bool:

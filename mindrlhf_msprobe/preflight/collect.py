@@ -9,8 +9,6 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,6 +33,7 @@ from mindrlhf_msprobe.capture.tensors.summary import (
 )
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.processes import run_to_end
 from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_key
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError
@@ -53,9 +52,6 @@ from mindrlhf_msprobe.storage.snapshot import (
     write_collection,
 )
 
-#: What a script is ended by, and how long it is waited for, in seconds: as Ctrl-C does it,
-#: then more firmly.
-_ENDING = ((signal.SIGINT, 10.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
 _MOST_PROCESSES = 10_000
 _STDERR = 2  # the descriptor; stdout is for our answer
 _CHILD = Path(__file__).parent / "child"
@@ -92,7 +88,9 @@ def run_command(command: Sequence[str], seconds: float | None) -> tuple[str | No
     """
     with tempfile.TemporaryDirectory(prefix="msprobe_preflight_") as notes:
         began = time.monotonic()
-        exit_code = _run(command, seconds, notes)
+        paths = [str(_CHILD), *filter(None, [os.environ.get("PYTHONPATH")])]
+        added = {"PYTHONPATH": os.pathsep.join(paths), DIRECTORY: notes}
+        exit_code = run_to_end(command, seconds, env={**os.environ, **added}, stdout=_STDERR)
         took = time.monotonic() - began
         processes = _read(Path(notes))
     processes.sort(key=lambda found: (found["rank"] is None, found["rank"] or 0))
@@ -111,40 +109,6 @@ def run_command(command: Sequence[str], seconds: float | None) -> tuple[str | No
         sections["random_calls"] = _together(processes)
     first = (settings or processes or [{}])[0]
     return first.get("python"), sections
-
-
-def _run(command: Sequence[str], seconds: float | None, notes: str) -> int | None:
-    paths = [str(_CHILD), *filter(None, [os.environ.get("PYTHONPATH")])]
-    try:
-        process = subprocess.Popen(
-            [*command],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), DIRECTORY: notes},
-            stdin=subprocess.DEVNULL,
-            stdout=_STDERR,
-            start_new_session=True,  # so that all that it starts can be ended with it
-        )
-    except OSError as error:
-        why = error.strerror or error
-        raise UsageError.saying("collect.not_started", program=command[0], why=why) from None
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        if process.returncode is None:
-            stop(process)
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started."""
-    for how, patience in _ENDING:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, how)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
-            break
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _read(notes: Path) -> list[dict[str, Any]]:

@@ -423,7 +423,6 @@ def test_every_nth_step_is_counted_from_step_start() -> None:
     for step in range(20):
         left = [n for n in range(step, 20) if config.records_step(n)]
         assert config.steps_from(step) == len(left)
-        assert config.records_from(step) == bool(left)
     assert config.recorded_steps == 3
     assert load_config({"step_end": NO_END, "step_interval": 5}).recorded_steps is None
     with pytest.raises(ConfigError, match="steps and step_interval 2 both choose steps"):

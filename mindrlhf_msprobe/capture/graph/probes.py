@@ -1,8 +1,8 @@
 """The probes of compiled graphs: what they stand for, and what running graphs call.
 
 What passes in a graph reaches the host by calls of host functions, on Ascend by files. The path for
-Ascend can be tried on CPU: with `MSPROBE_GRAPH_FILES=1` in the environment, tensor_dump.py does
-there what TensorDump does. By files only the statistics are handed over, unless the tensors
+Ascend can be tried on CPU: with `MSPROBE_GRAPH_FILES=1` in the environment, a thread of the host
+does there what TensorDump does. By files only the statistics are handed over, unless the tensors
 themselves are recorded. With `MSPROBE_GRAPH_REDUCE=0` tensors leave the graph whole, and the host
 makes statistics of them.
 

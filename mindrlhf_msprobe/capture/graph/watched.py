@@ -241,34 +241,27 @@ class _Watched:
     compiled: dict[int, tuple[str, str]] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class GraphProbes:
     """The probes of one recorded run.
 
-    Args:
+    Attributes:
         fault: called with every fault; may raise only in strict mode.
         will_record: says whether the layers of this step, or of a later one, are recorded.
         cost: takes what compiling and host functions cost.
-
-    Attributes:
-        fault: see above.
         optimizers: by role, those of which the gradients that enter them are recorded.
     """
 
-    def __init__(
-        self,
-        config: ProbeConfig,
-        fault: FaultSink,
-        *,
-        will_record: Callable[[], bool],
-        cost: GraphCost,
-    ) -> None:
-        self.config = config
-        self.will_record = will_record
-        self._cost = SITES.cost = cost
-        self.fault = fault
+    config: ProbeConfig
+    fault: FaultSink
+    will_record: Callable[[], bool]
+    cost: GraphCost
+    optimizers: dict[str, list[nn.Cell]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        SITES.cost = self.cost
         self._wrapped_for_good: weakref.WeakSet[nn.Cell] = weakref.WeakSet()
         self._watched: list[_Watched] = []
-        self.optimizers: dict[str, list[nn.Cell]] = {}  # by role
         self._put_on: list[nn.Cell] = []
         self._too_late: weakref.WeakSet[nn.Cell] = weakref.WeakSet()
 
@@ -323,7 +316,7 @@ class GraphProbes:
     def close(self) -> None:
         """Put probes into nothing more: what is compiled from now on is the trainer's own."""
         COMPILATIONS.remove(self)
-        if SITES.cost is self._cost:
+        if SITES.cost is self.cost:
             SITES.cost = None
         for cell in [*self._wrapped_for_good]:
             unwrap(cell)
@@ -393,11 +386,11 @@ class GraphProbes:
             without: how long the same without probes took, if that has been compiled.
         """
         if seconds:
-            self._cost.with_probes += 1
-            self._cost.with_seconds += seconds
+            self.cost.with_probes += 1
+            self.cost.with_seconds += seconds
         if without is not None:
-            self._cost.without_probes += 1
-            self._cost.without_seconds += without
+            self.cost.without_probes += 1
+            self.cost.without_seconds += without
 
     def compiled_in(self, network: nn.Cell) -> Mapping[int, tuple[str, str]]:
         """Return number → (name, class) of each cell that has been compiled in a watched network.

@@ -219,7 +219,7 @@ class Phases:
             self._graph_probes = GraphProbes(
                 self._run.config,
                 self._run.fault,
-                will_record=lambda: self._run.config.records_from(self._run.step),
+                will_record=lambda: self._run.config.steps_from(self._run.step) != 0,
                 cost=self._run.ledger.graphs,
             )
         return self._graph_probes

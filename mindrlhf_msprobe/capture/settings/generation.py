@@ -38,8 +38,9 @@ from mindrlhf_msprobe.capture.framework.private import (
     children_of,
     parameters_of,
 )
-from mindrlhf_msprobe.capture.settings.configurations import address_free, is_mindspore_dtype
+from mindrlhf_msprobe.capture.settings.configurations import is_mindspore_dtype
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, local_of, to_host
+from mindrlhf_msprobe.common.printable import address_free
 from mindrlhf_msprobe.common.secret import could_be_secret, could_name_text, is_secret_key
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.layout import WITHHELD
