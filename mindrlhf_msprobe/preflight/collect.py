@@ -239,10 +239,7 @@ def _result_of(source: str, code: str, ask: Callable[[], Any]) -> Any:
 def _describe(batch: Any) -> dict[str, dict[str, Any]]:
     """Return the values of a batch by their paths; of one that is no structure the path is ""."""
     described = TreeDescriber(
-        lambda value: is_tensor(value) or is_torch_tensor(value),
-        _tensor,
-        _text,
-        lambda leaf: leaf if isinstance(leaf, dict) else leaf.to_json(),
+        lambda value: is_tensor(value) or is_torch_tensor(value), _tensor, _text
     ).describe(batch, "")
     values = _values(described, "")
     found = dict(islice(values, _MOST_VALUES))

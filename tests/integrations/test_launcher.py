@@ -141,11 +141,11 @@ def test_the_log_is_in_the_language_that_was_asked_for(tmp_path):
         "threading.Thread(target=save, args=('.', 'loss', 1.0)).start()\n"
         "print(os.environ['LC_ALL'])\n"
     )
-    for asked, locale, said in (
+    for chosen, locale, said in (
         ("zh", "C", ["没有正在采集的 Probe", "没有采集到任何内容"]),
         ("en", "zh_CN.UTF-8", ["no probe records", "nothing was recorded"]),
     ):
-        result = python(*RUN, "--lang", asked, "main.py", cwd=tmp_path, LC_ALL=locale)
+        result = python(*RUN, "--lang", chosen, "main.py", cwd=tmp_path, LC_ALL=locale)
         assert result.stdout.strip() == locale
         lines = result.stderr.splitlines()
         assert len(lines) == 2

@@ -216,7 +216,7 @@ class HostEntries:
         # What graphs hand over is overwritten: nothing of it is held.
         self.describer = self.of_graphs = TreeDescriber(is_tensor, self._describe)
         if self.overflows is not None:
-            self.describer = TreeDescriber(is_tensor, self._held, to_json=_as_json)
+            self.describer = TreeDescriber(is_tensor, self._held)
 
     def append(self, line: JournalLine) -> None:
         """Take an entry that ended."""
@@ -330,10 +330,6 @@ class HostEntries:
         return unread(value, error)
 
 
-def _as_json(leaf: Any) -> dict[str, Any]:
-    return leaf if type(leaf) is dict else leaf.to_json()
-
-
 class DeviceEntries(HostEntries):
     """Reduces MindSpore's tensors where they are, and reads the results together.
 
@@ -351,9 +347,7 @@ class DeviceEntries(HostEntries):
         self._found: dict[int, Leaf] = {}
         self._waiting: list[JournalLine] = []
         self.describer = self.of_graphs = TreeDescriber(
-            lambda value: isinstance(value, _Difference) or is_tensor(value),
-            self._queue,
-            to_json=_as_json,
+            lambda value: isinstance(value, _Difference) or is_tensor(value), self._queue
         )
 
     def append(self, line: JournalLine) -> None:

@@ -33,6 +33,10 @@ _MAX_INTEGER_BITS = 4096
 DescribeTensor = Callable[[Any, str], Leaf]
 
 
+def _as_json(leaf: Any) -> dict[str, Any]:
+    return leaf if type(leaf) is dict else leaf.to_json()
+
+
 @dataclass(eq=False)
 class TreeDescriber:
     """Turns values into JSON structures, handing every tensor to one function.
@@ -41,13 +45,13 @@ class TreeDescriber:
         is_tensor: tells which values are tensors.
         describe_tensor: called with each tensor and its path; returns its leaf.
         describe_text: the same for texts; without it a text is a scalar leaf.
-        to_json: how a leaf is written.
+        to_json: how a leaf is written; JSON stays as it is.
     """
 
     is_tensor: Callable[[Any], bool]
     describe_tensor: DescribeTensor
     describe_text: DescribeTensor | None = None
-    to_json: Callable[[Leaf], dict[str, Any]] = Leaf.to_json
+    to_json: Callable[[Any], dict[str, Any]] = _as_json
 
     def describe(self, value: Any, path: str, around: tuple[int, ...] = ()) -> Any:
         """Return the JSON structure of `value`, whose record path is `path`.

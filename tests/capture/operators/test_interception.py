@@ -25,7 +25,7 @@ from mindrlhf_msprobe.capture.operators.inventory import (
 
 
 class Calls:
-    """A handler that notes what it is asked."""
+    """A handler that notes its calls."""
 
     def __init__(self):
         self.names = []
@@ -173,7 +173,7 @@ def test_what_somebody_puts_there_meanwhile_stays(calls, monkeypatch):
 
 
 def test_the_innermost_interception_is_asked(calls):
-    """One inside another's handler takes what is called there; after it the outer one is asked."""
+    """One inside another's handler takes what is called there; after it the outer one is called."""
     inner = Calls()
 
     def handle(operator, original, args, kwargs):

@@ -1,4 +1,4 @@
-"""What a process runs with: asked for, never set, and no secret in it."""
+"""What a process runs with: read, never set, and no secret in it."""
 
 import random
 from pathlib import Path
@@ -153,7 +153,7 @@ def test_secrets_do_not_land_in_run_json(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_looking_at_the_generators_does_not_advance_them() -> None:
-    """The numbers a training draws are the same whether it was asked or not; equal seeds have equal
+    """The numbers a training draws are the same whether it was read or not; equal seeds have equal
     fingerprints, and other seeds others."""
     np.random.seed(3)
     random.seed(3)

@@ -137,7 +137,7 @@ def test_a_table_that_is_spread_is_an_attribute_by_the_part_that_is_here() -> No
 
 
 class Silent(Mesh):
-    """Of a version that says where it is otherwise."""
+    """Of a version that says its place in another way."""
 
     def get_coordinate(self) -> list[int]:
         raise AttributeError
