@@ -131,7 +131,7 @@ def test_a_script_without_a_trainer_is_told_so(tmp_path, script):
     assert "nothing was recorded: no trainer of MindRLHF was imported" in result.stderr
 
 
-def test_the_log_is_in_the_language_that_was_asked_for(tmp_path):
+def test_the_log_is_in_the_language_that_was_chosen(tmp_path):
     """Of all threads, and until the process has ended; the script's environment stays."""
     (tmp_path / "main.py").write_text(
         "import os, threading\n"

@@ -111,7 +111,7 @@ def test_log_probabilities_are_those_of_the_networks_logits(tmp_path, network, g
     assert not log_probs[ids < 0].any()
 
 
-def test_tokens_that_are_chosen_elsewhere_are_coverage(tmp_path, network):
+def test_tokens_that_are_chosen_by_others_are_coverage(tmp_path, network):
     """Beam search."""
     generated(tmp_path / "run", network, num_beams=2, do_sample=False)
     run = open_run(tmp_path / "run")

@@ -101,7 +101,7 @@ def test_an_operator_goes_to_the_handler_by_its_name(calls, name, call):
         assert np.array_equal(one.asnumpy(), other.asnumpy())
 
 
-def test_a_networks_primitives_functions_and_layers_are_asked(calls):
+def test_a_networks_primitives_functions_and_layers_are_intercepted(calls):
     """Attributes of cells, and what the layers of MindSpore call."""
     network, x = Net(), tensor(3, 3)
     with intercepted(calls, network=network):
@@ -137,7 +137,7 @@ def test_nothing_stays_behind(calls):
     assert [key for key in before if before[key] is not after[key]] == []
 
 
-def test_what_somebody_put_in_the_place_of_an_operator_is_asked_and_stays(calls, monkeypatch):
+def test_what_somebody_put_in_the_place_of_an_operator_is_intercepted_and_stays(calls, monkeypatch):
     """The handler is given theirs as the original; it is there again at the end."""
 
     def wrong(x, axis=-1):
@@ -172,7 +172,7 @@ def test_what_somebody_puts_there_meanwhile_stays(calls, monkeypatch):
     assert ops.relu is find_operator("Functional.relu").original
 
 
-def test_the_innermost_interception_is_asked(calls):
+def test_the_innermost_interception_is_called(calls):
     """One inside another's handler takes what is called there; after it the outer one is called."""
     inner = Calls()
 
@@ -206,7 +206,7 @@ def test_what_a_handler_calls_goes_to_the_originals():
 
 
 @pytest.mark.parametrize(("every_thread", "expected"), [(True, ["Mint.exp"]), (False, [])])
-def test_calls_of_other_threads_are_taken_where_that_is_asked_for(calls, every_thread, expected):
+def test_calls_of_other_threads_are_taken_where_that_is_wanted(calls, every_thread, expected):
     """Each thread has its own flag."""
     with intercepted(calls, every_thread=every_thread):
         thread = threading.Thread(target=lambda: mint.exp(tensor(2)))

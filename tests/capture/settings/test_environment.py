@@ -118,7 +118,7 @@ def test_only_variables_of_the_field_are_taken() -> None:
     assert variables_of_field({**environment, **others, **SECRETS}) == environment
 
 
-def test_what_stands_elsewhere_is_not_written_twice() -> None:
+def test_what_has_a_section_of_its_own_is_not_written_twice() -> None:
     """Seeds and determinism settings have sections of their own; unset ones are None there."""
     environment = {"HCCL_DETERMINISTIC": "true", "PYTHONHASHSEED": "0"}
     assert variables_of_field(environment) == {}
@@ -171,7 +171,7 @@ def test_looking_at_the_generators_does_not_advance_them() -> None:
     assert seeds()["numpy_state"] != before["numpy_state"]
 
 
-def test_mindspore_is_asked_but_not_imported(tmp_path: Path) -> None:
+def test_mindspore_is_read_but_not_imported(tmp_path: Path) -> None:
     """A probe for key data alone neither imports MindSpore nor says anything of its context."""
     program = """
 import sys

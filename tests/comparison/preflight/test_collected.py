@@ -458,7 +458,7 @@ def test_packs_of_msprobe_are_compared(
     assert "hunter2" not in str(found)
 
 
-def test_a_pack_is_compared_with_a_collection_in_what_both_say_alike(tmp_path: Path) -> None:
+def test_a_pack_is_compared_with_a_collection_in_what_both_say_in_one_form(tmp_path: Path) -> None:
     """Not in statistics beside fingerprints, which is said."""
     (tmp_path / "b.json").write_text(json.dumps(CONTENT))
     found = compare_collected(pack(tmp_path / "a.zip", HCCL_ALGO="mesh"), tmp_path / "b.json")
