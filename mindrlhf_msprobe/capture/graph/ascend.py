@@ -39,8 +39,8 @@ from mindspore.ops import functional as F
 
 from mindrlhf_msprobe.capture.framework.private import EXECUTOR, RUN_OP
 from mindrlhf_msprobe.capture.graph.folder import FENCE, FOLDERS
-from mindrlhf_msprobe.capture.graph.keydata import DATA, VALUES
 from mindrlhf_msprobe.capture.graph.probes import (
+    DATA,
     NO_CELL,
     SITES,
     Lines,
@@ -377,7 +377,7 @@ class GraphReading:
 
     def fault(self, error: Exception, kind: str = "") -> None:
         """Count a file that cannot be read."""
-        taker = VALUES if kind.startswith(OF_KEY_DATA) else SITES.receiver
+        taker = SITES.values if kind.startswith(OF_KEY_DATA) else SITES.receiver
         if taker is not None:
             taker.fault(message("lost.graph_file"), error)
 
@@ -523,19 +523,16 @@ def wait() -> None:
         FOLDERS.fence(write_now)
 
 
-def read_written(taker: Taker = VALUES) -> None:
+def read_written(taker: Taker | None = None) -> None:
     """Hand over what graphs wrote; where no phase is open, key data alone, the rest is forgotten.
 
     Args:
-        taker: counts it, if that fails.
+        taker: counts it, if that fails; None: what takes key data.
     """
     try:
         wait()
     except OSError as error:  # they do not come, or the folder cannot be listed
-        taker.fault(message("lost.graph_files"), error)
-
-
-VALUES.flush = read_written
+        (taker or SITES.values).fault(message("lost.graph_files"), error)
 
 
 # Key data: the gradient that `save_grad` waits for.
