@@ -31,7 +31,7 @@ from mindrlhf_msprobe.capture.tensors.summary import (
     to_host,
     unread,
 )
-from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber, described_leaves
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.processes import run_to_end
 from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_key
@@ -42,7 +42,6 @@ from mindrlhf_msprobe.storage.arrays.npy import fingerprint, fingerprint_of_part
 from mindrlhf_msprobe.storage.foreign.checkpoints.opening import open_checkpoint
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError, StoredTensor
 from mindrlhf_msprobe.storage.layout import WITHHELD
-from mindrlhf_msprobe.storage.leaves import child_path, is_leaf
 from mindrlhf_msprobe.storage.outputs import refuse
 from mindrlhf_msprobe.storage.snapshot import (
     BY_ITSELF,
@@ -241,7 +240,7 @@ def _describe(batch: Any) -> dict[str, dict[str, Any]]:
     described = TreeDescriber(
         lambda value: is_tensor(value) or is_torch_tensor(value), _tensor, _text
     ).describe(batch, "")
-    values = _values(described, "")
+    values = described_leaves(described)
     found = dict(islice(values, _MOST_VALUES))
     return {**found, **_in_one(values)}
 
@@ -265,15 +264,6 @@ def _in_one(values: Iterator[tuple[str, dict[str, Any]]]) -> dict[str, dict[str,
     if counts[False]:
         found[f"{at} {counts[False]}"] = {"type": "values"}
     return found
-
-
-def _values(structure: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    if is_leaf(structure):
-        yield path, structure
-        return
-    items = structure.items() if isinstance(structure, dict) else enumerate(structure)
-    for key, item in items:
-        yield from _values(item, child_path(path, key))
 
 
 def _tensor(value: Any, path: str) -> Any:

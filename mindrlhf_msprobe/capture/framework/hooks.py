@@ -500,7 +500,7 @@ def given_again(call: Call, args: Any, kwargs: Any) -> str:
     """
     values = call.line.values if call.line is not None else {}
     given = [values.get("input_args"), values.get("input_kwargs")]
-    before = [leaf for leaf in described_leaves(given) if "shape" in leaf]
+    before = [leaf for _, leaf in described_leaves(given) if "shape" in leaf]
     if not before or not all("data_name" in leaf and leaf.get("fingerprint") for leaf in before):
         return "unknown"
     now: list[str] = []

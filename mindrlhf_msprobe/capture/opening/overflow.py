@@ -368,7 +368,7 @@ class OverflowEntries:
         """Find out which parts of an entry are not finite."""
         forward = ended.direction == "forward"
         for part, structure in ended.line.values.items():
-            for leaf in described_leaves(structure):
+            for _, leaf in described_leaves(structure):
                 kind = _kind(leaf)
                 if kind == _SOFT and forward and part != _PARAMETERS:
                     ended.soft.add(part)

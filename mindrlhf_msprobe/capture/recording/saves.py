@@ -21,13 +21,13 @@ from mindrlhf_msprobe.capture.tensors.summary import (
     to_host,
     unread,
 )
-from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber, UnknownOutline
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber, UnknownOutline, described_leaves
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import nearest_key
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.leaves import Leaf, is_leaf
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA
 from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError
 from mindrlhf_msprobe.storage.writing.ledger import Counted
@@ -105,7 +105,9 @@ def describe_key_data(
         return leaf if isinstance(leaf, dict) else leaf.to_key_data_json()
 
     described._tree = TreeDescriber(_is_array, tensor, text, to_json).describe(value, key)
-    _note_opaque(described._tree, key, described.unsaved)
+    for path, leaf in described_leaves(described._tree, key):
+        if leaf.get("opaque"):
+            described.unsaved[path] = message("coverage.cannot_be_saved", type=leaf["type"])
     return described
 
 
@@ -123,18 +125,6 @@ def _is_array(value: Any) -> bool:
         return -(2**63) <= value < 2**63  # numpy holds it without loss
     known = isinstance(value, (bool, float, complex, UnknownOutline))
     return known or is_tensor(value) or is_torch_tensor(value)
-
-
-def _note_opaque(structure: Any, path: str, unsaved: dict[str, Message | None]) -> None:
-    if is_leaf(structure):
-        if structure.get("opaque"):
-            unsaved[path] = message("coverage.cannot_be_saved", type=structure["type"])
-    elif isinstance(structure, dict):
-        for key, item in structure.items():
-            _note_opaque(item, f"{path}.{key}", unsaved)
-    elif isinstance(structure, list):
-        for index, item in enumerate(structure):
-            _note_opaque(item, f"{path}.{index}", unsaved)
 
 
 class Saves:

@@ -102,13 +102,14 @@ class TreeDescriber:
         return described
 
 
-def described_leaves(structure: Any) -> Iterator[dict[str, Any]]:
-    """Yield the leaves of a JSON structure that a `TreeDescriber` made, in their order."""
+def described_leaves(structure: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the leaves of a JSON structure that a `TreeDescriber` made, each with its path."""
     if type(structure) is dict and type(structure.get("type")) is str:
-        yield structure
+        yield path, structure
     elif type(structure) is dict or type(structure) is list:
-        for item in structure.values() if type(structure) is dict else structure:
-            yield from described_leaves(item)
+        items = structure.items() if type(structure) is dict else enumerate(structure)
+        for key, item in items:
+            yield from described_leaves(item, child_path(path, key))
 
 
 def fields_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
@@ -237,9 +238,9 @@ def _items(shape: Any, dtype: Any, value: Any) -> Iterator[tuple[Any, Any, Any]]
 
 
 def values_in(tree: Any) -> Iterator[Any]:
-    """Yield what is in a value, and no tuple, list or dict."""
-    if isinstance(tree, (dict, list, tuple)):
-        for child in tree.values() if isinstance(tree, dict) else tree:
+    """Yield what is in a value, and no tuple, list or mapping."""
+    if isinstance(tree, (Mapping, list, tuple)):
+        for child in tree.values() if isinstance(tree, Mapping) else tree:
             yield from values_in(child)
     else:
         yield tree
