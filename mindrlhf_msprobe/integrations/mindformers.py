@@ -90,7 +90,6 @@ class Step:
         self._hooks: list[Any] = []
         self._rate: Any = None
         self._skipped = 0
-        self._no_loss_noted = False
 
     def begin(self, probe: Probe, state: Any) -> None:
         """Note the learning rate and how many steps were skipped; listen to the batches."""
@@ -150,8 +149,7 @@ class Step:
         }
         if hasattr(state, "skipped_steps"):
             found[OVERFLOW] = state.skipped_steps > self._skipped
-        if found["loss"] is None and not self._no_loss_noted:
-            self._no_loss_noted = True
+        if found["loss"] is None:
             probe.leave_out_data("loss", message("trainer.no_loss"), quiet=True)
         for name, value in found.items():
             if value is not None:

@@ -147,7 +147,6 @@ class _Integration:
         self._train_steps: list[Any] = []  # one a pack level
         self._loss_values: LossValues | None = None
         self._no_each_reward: Message | None = None  # why each function's rewards are not recorded
-        self._not_returned: set[str] = set()  # what the train cell might return, and does not
         self._recorded: set[str] = set()  # key data that are recorded by what is wrapped
         self._replaced: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._step_open = False
@@ -258,7 +257,6 @@ class _Integration:
         if values is not None:
             values.remove()
         self._config, self._train_steps = None, []
-        self._not_returned.clear()
         self._step_open = False
         self._vllm.end()
         self._generation.end()
@@ -397,8 +395,7 @@ class _Integration:
         own = () if values is None else values.keys
         returned = returned_by_name(_OF_TRAIN_STEP, result)
         session.probe.save_data({key: returned[key] for key in returned if key not in own})
-        for key in set(_OF_TRAIN_STEP).difference(returned, self._not_returned):
-            self._not_returned.add(key)
+        for key in set(_OF_TRAIN_STEP).difference(returned):
             why = message("trainer.not_returned", of=type(cell).__name__, key=key)
             session.note_lost(key, why)
 
