@@ -53,7 +53,7 @@ HOMES = {
 
 #: What is named without a word more: `help()` tells of members, the command line of arguments.
 BRIEF = {
-    "Probe": ("record_more", "enter_phases", "leave_phases"),
+    "Probe": ("record_more",),
     "Run": (
         *("dialect", "directories", "each_entry", "entries_named", "entries_of"),
         *("first_weights", "foreign"),

@@ -508,10 +508,6 @@ class ProbeConfig:
         first += -(first - self.step_start) % self.step_interval
         return first if first <= self.step_end else None
 
-    def records_from(self, step: int) -> bool:
-        """Return whether layer data of `step`, or of any step after it, are recorded."""
-        return self.steps_from(step) != 0
-
     def steps_from(self, step: int) -> int | None:
         """Return of how many steps, from `step` on, layer data are recorded; None: no end."""
         if self.steps:

@@ -34,6 +34,10 @@ class InUseError(RunError):
     """A directory into which another process records now."""
 
 
+class NotThere(SpokenError, LookupError):
+    """Something of a trainer is not as it should be, so that data are not recorded."""
+
+
 def nearest_of(name: str, known: Iterable[str]) -> Message | str:
     """Return the question whether the known name closest to `name` is meant; "" if none is."""
     import difflib  # slow to import, and only a mistake needs it

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mindrlhf_msprobe.capture.arguments import MISSING, checked_cell, checked_tokens, key_data_items
 from mindrlhf_msprobe.common.current import CURRENT
@@ -109,11 +109,10 @@ class Probe:
             from mindrlhf_msprobe.live.training import Live
 
             self._live = Live(self._config)
-        playback = None
         if self._config.plays and not scheduler:
             from mindrlhf_msprobe.capture.playback.playback import Playback
 
-            playback = Playback(self._config, rank)
+            self._playback = Playback(self._config, rank)
         grafts = None
         if self._config.graft and recorded:
             from mindrlhf_msprobe.capture.playback.graft import Grafts
@@ -121,18 +120,16 @@ class Probe:
             grafts = Grafts(self._config, rank)
         if not recorded:
             CURRENT.expected = True
-            self._playback = playback
             if self._live is not None:
                 self._live.begin(Path(self._config.dump_path).expanduser().absolute(), rank)
                 atexit.register(self._close_at_exit)
             return
         self._recorder = Recorder(self._config, rank)
         CURRENT.recorded.append((self._recorder.root, rank))
-        if playback is not None:
-            playback.record(self._recorder)
+        if self._playback is not None:
+            self._playback.record(self._recorder)
         if grafts is not None:
             grafts.record(self._recorder)
-        self._playback = playback
         self._observe_calls(self._recorder)
         atexit.register(self._close_at_exit)
         if self._live is not None:
@@ -490,23 +487,19 @@ class Probe:
         """
         if (recorder := self._recording("step")) is None:
             self._steps_ended += self._playback is not None
-            if self._live is not None and self._live.step_ended(None):
-                self._end_training()
-            return
-        with self._lock:
-            if self._open is not None:
-                raise UsageError.saying("error.step_in_phase", name=self._open.name)
-            CURRENT.wait()  # for what graphs that run save in the open step
-            ended = recorder.advance()
-        recorder.end_step(ended)
-        CURRENT.step_ended(ended, *recorder.ledger.taken_by(ended))
+            ended = None
+        else:
+            with self._lock:
+                if self._open is not None:
+                    raise UsageError.saying("error.step_in_phase", name=self._open.name)
+                CURRENT.wait()  # for what graphs that run save in the open step
+                ended = recorder.advance()
+            recorder.end_step(ended)
+            CURRENT.step_ended(ended, *recorder.ledger.taken_by(ended))
         if self._live is not None and self._live.step_ended(ended):
-            self._end_training()
-
-    def _end_training(self) -> NoReturn:
-        end = SystemExit(1)
-        self._close(end)
-        raise end
+            end = SystemExit(1)
+            self._close(end)
+            raise end
 
     def close(self) -> None:
         """End the run, as leaving the `with` block or the process does.
@@ -585,34 +578,6 @@ class Probe:
             raise UsageError.saying("error.after_close", call=f"{call}()")
         return self._recorder
 
-    def enter_phases(
-        self, context: PhaseContext, phases: Sequence[Phase], model: Any
-    ) -> dict[Phase, Any]:
-        """Mark phases open and return the network to record in each that is recorded now."""
-        recorder = self._recording("phase")
-        assert recorder is not None
-        with self._lock:
-            if self._open is not None:
-                raise UsageError.saying(
-                    "error.nested_phase", name=context.name, name2=self._open.name
-                )
-            self._open = context
-        if self._live is not None:
-            self._live.look()
-        try:
-            return recorder.phases.enter(phases, self._networks, model)
-        except BaseException:
-            self.leave_phases(context)
-            raise
-
-    def leave_phases(self, context: PhaseContext) -> None:
-        """Mark phases closed; for PhaseContext, as `enter_phases`."""
-        with self._lock:
-            if self._open is context:
-                self._open = None
-                if self._recorder is not None:
-                    self._recorder.phases.leave()
-
 
 @dataclasses.dataclass(eq=False, repr=False)
 class PhaseContext:
@@ -634,14 +599,22 @@ class PhaseContext:
         return names_of(self._phases)
 
     def __enter__(self) -> PhaseContext:
-        networks = self._probe.enter_phases(self, self._phases, self._model)
-        if networks:
-            try:
-                with self._recorder.ledger.charge(next(iter(networks)).name):
-                    self._capture = self._recorder.phases.open(networks, self._token_range)
-            except BaseException:
-                self._probe.leave_phases(self)
-                raise
+        probe = self._probe
+        recorder = probe._recording("phase")
+        assert recorder is not None
+        with probe._lock:
+            if (around := probe._open) is not None:
+                raise UsageError.saying("error.nested_phase", name=self.name, name2=around.name)
+            probe._open = self
+        try:
+            if probe._live is not None:
+                probe._live.look()
+            self._capture = recorder.phases.open(
+                self._phases, probe._networks, self._model, self._token_range
+            )
+        except BaseException:
+            self._leave()
+            raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -672,7 +645,8 @@ class PhaseContext:
             UsageError: the shapes do not fit.
         """
         given = {"ids": ids, "lengths": lengths, "positions": positions}
-        of_ids, of_lengths, of_positions = shapes = [*map(_shape, given.values())]
+        shapes = [tuple(v.shape) if hasattr(v, "shape") else None for v in given.values()]
+        of_ids, of_lengths, of_positions = shapes
         fit = of_positions in (None, of_ids) and (of_lengths is None or len(of_lengths) == 1)
         if of_ids is None or len(of_ids) not in (1, 2) or not fit:
             shown = ", ".join(map(str, shapes))
@@ -692,10 +666,17 @@ class PhaseContext:
         capture, self._capture = self._capture, None
         try:
             if capture is not None:
-                with self._recorder.ledger.charge(next(iter(capture.phases)).name):
-                    self._recorder.phases.close(capture, raised=raised)
+                self._recorder.phases.close(capture, raised=raised)
         finally:
-            self._probe.leave_phases(self)
+            self._leave()
+
+    def _leave(self) -> None:
+        probe = self._probe
+        with probe._lock:
+            if probe._open is self:
+                probe._open = None
+                if probe._recorder is not None:
+                    probe._recorder.phases.leave()
 
     def __call__(self, function: _Function) -> _Function:
         """Return `function` wrapped so that each call of it is this phase.
@@ -719,11 +700,6 @@ class PhaseContext:
                 return function(*args, **kwargs)
 
         return in_phase  # type: ignore[return-value]
-
-
-def _shape(value: Any) -> tuple[int, ...] | None:
-    shape = getattr(value, "shape", None)
-    return None if shape is None else tuple(shape)
 
 
 class NoPhase:

@@ -20,7 +20,7 @@ from mindrlhf_msprobe.capture.cells import COPY_OF
 from mindrlhf_msprobe.capture.framework.generated_modules import compile_source
 from mindrlhf_msprobe.capture.framework.hooks import left_out_of_copies
 from mindrlhf_msprobe.capture.graph.compiled import save
-from mindrlhf_msprobe.capture.words import NotThere
+from mindrlhf_msprobe.errors import NotThere
 
 #: The name in the function's module under which its copy finds `save`.
 _SAVE = "mindrlhf_msprobe_save"

@@ -17,12 +17,17 @@ _LONGEST = 20_000  # characters of one line
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
+def address_free(text: str) -> str:
+    """Return a text without memory addresses, which are others in every process."""
+    return _ADDRESS.sub("", text)
+
+
 def shortened(text: object, most: int = 300) -> str:
     """Return a text that a file gives as a sentence quotes it.
 
-    It is cut, and memory addresses, which are others in every process, are left out.
+    It is cut, and memory addresses are left out.
     """
-    quoted = _ADDRESS.sub("", str(text))
+    quoted = address_free(str(text))
     if len(quoted) <= most:
         return quoted
     return f"{quoted[:most]}… ({len(quoted)} characters)"

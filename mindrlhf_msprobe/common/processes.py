@@ -13,11 +13,13 @@ import struct
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import mindrlhf_msprobe
+from mindrlhf_msprobe.errors import UsageError
 
 if TYPE_CHECKING:
     import subprocess
@@ -33,6 +35,53 @@ def available_cores() -> int:
         return len(os.sched_getaffinity(0))
     except (AttributeError, OSError):  # not on this platform, or refused in a sandbox
         return os.cpu_count() or 1
+
+
+#: What a command is ended by, and how long it is waited for, in seconds: as Ctrl-C does it,
+#: then more firmly.
+_ENDING = ((signal.SIGINT, 10.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
+
+
+def run_to_end(
+    command: Sequence[str],
+    seconds: float | None,
+    began: Callable[[int], object] = lambda number: None,
+    **how: Any,
+) -> int | None:
+    """Run a command that reads from no terminal; return its exit code, None where it was stopped.
+
+    Args:
+        seconds: after how many it is stopped, with all that it started; None: never.
+        began: called with the process's number.
+        how: as `subprocess.Popen` takes it.
+
+    Raises:
+        UsageError: it cannot be started.
+    """
+    import subprocess
+
+    try:
+        process = subprocess.Popen(
+            [*command], stdin=subprocess.DEVNULL, start_new_session=True, **how
+        )
+    except OSError as error:
+        why = error.strerror or error
+        raise UsageError.saying("collect.not_started", program=command[0], why=why) from None
+    began(process.pid)
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.returncode is None:
+            for signal_sent, patience in _ENDING:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal_sent)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(patience)
+                    break
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def may_fork() -> bool:

@@ -49,18 +49,23 @@ def as_one(networks: Mapping[str, nn.Cell], wanted: nn.Cell | None = None) -> nn
     """
     if len(networks) == 1:
         (network,) = networks.values()
-        try:
-            name_as_seen_from(wanted or network, network)
-        except ValueError:
-            names = {"name": type(wanted).__name__, "name2": type(network).__name__}
-            raise UsageError.saying("error.callback_network", **names) from None
-        return network
+        return _named_from(wanted or network, network)
     if not networks:
         return None
     together = nn.Cell(auto_prefix=False)  # it never runs; parameters keep their names
     for name, network in networks.items():
         put_child(together, name, network)
     return together
+
+
+def _named_from(inner: nn.Cell, network: nn.Cell) -> nn.Cell:
+    """Return a network whose cells are called what they are called in a cell of it."""
+    try:
+        name_as_seen_from(inner, network)
+    except ValueError:
+        names = {"name": type(inner).__name__, "name2": type(network).__name__}
+        raise UsageError.saying("error.callback_network", **names) from None
+    return network
 
 
 class Step:
@@ -85,7 +90,6 @@ class Step:
         self._hooks: list[Any] = []
         self._rate: Any = None
         self._skipped = 0
-        self._no_loss_noted = False
 
     def begin(self, probe: Probe, state: Any) -> None:
         """Note the learning rate and how many steps were skipped; listen to the batches."""
@@ -145,8 +149,7 @@ class Step:
         }
         if hasattr(state, "skipped_steps"):
             found[OVERFLOW] = state.skipped_steps > self._skipped
-        if found["loss"] is None and not self._no_loss_noted:
-            self._no_loss_noted = True
+        if found["loss"] is None:
             probe.leave_out_data("loss", message("trainer.no_loss"), quiet=True)
         for name, value in found.items():
             if value is not None:
@@ -442,13 +445,7 @@ def recorded_network(
         if _trains(cell):
             forward = inner
         cell = inner
-    try:
-        name_as_seen_from(wanted or cell, forward)
-    except ValueError:
-        raise UsageError.saying(
-            "error.callback_network", name=type(wanted).__name__, name2=type(forward).__name__
-        ) from None
-    return forward
+    return _named_from(wanted or cell, forward)
 
 
 def _trains(cell: nn.Cell) -> bool:

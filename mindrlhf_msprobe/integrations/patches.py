@@ -25,8 +25,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.errors import NotThere
 from mindrlhf_msprobe.log import logger, warn
 
 if TYPE_CHECKING:

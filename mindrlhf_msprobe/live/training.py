@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.checks.loading import all_rules, imported, read_settings
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import spans
@@ -31,6 +30,7 @@ from mindrlhf_msprobe.log import logger
 from mindrlhf_msprobe.storage.layout import FINDINGS, lines_name
 from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.writing.directory import world_of
+from mindrlhf_msprobe.storage.writing.ledger import Counted, FaultSink
 
 #: Takes a phase and the name of a cell.
 LookCloser = Callable[[str, str], None]
@@ -100,13 +100,13 @@ class Live:
         size = world_of()["size"]
         if self._stops and size > 1:
             self._stops = False  # a rank that ends alone leaves the others in a collective
-            with counted(self._fault, _COMMON_END):
+            with Counted(self._fault, _COMMON_END):
                 meets = bool(config.compare_to) and config.on_divergence == STOP
                 self._common = CommonEnd(root, rank, size, meets=meets)
                 self._stops = True
         if fault is not None:
             events, rules = _path(config.tensorboard), _path(config.rules)
-            with counted(self._fault, _LIVE):
+            with Counted(self._fault, _LIVE):
                 other = _path(config.compare_to)
                 task = Task(root, rank, bool(config.on_finding), events, rules, other)
                 self._process = Follower(task)
@@ -120,7 +120,7 @@ class Live:
         with self._lock:
             self._ended += 1
             if self._process is not None and step is not None:
-                with counted(self._fault, _LIVE):
+                with Counted(self._fault, _LIVE):
                     self._announce(self._process, step)
                     if self._config.compare_to and self._config.on_divergence != WARN:
                         self._wait_for(self._process, step)
@@ -148,7 +148,7 @@ class Live:
         """Log what was found since, and count what went wrong; waits for nothing."""
         with self._lock:
             if self._process is not None:
-                with counted(self._fault, _LIVE):
+                with Counted(self._fault, _LIVE):
                     self._take(self._process.reports())
 
     def _take(self, reports: list[Report]) -> None:
@@ -204,7 +204,7 @@ class Live:
     def _is_last(self) -> bool:
         if self._common is None:
             return bool(self._ends_by)
-        with counted(self._fault, _COMMON_END):
+        with Counted(self._fault, _COMMON_END):
             if self._common.meets:
                 ends = self._common.meet(self._ended, ends=bool(self._ends_by))
                 if self._common.meets:
@@ -227,7 +227,7 @@ class Live:
             process, self._process = self._process, None
             if process is None:
                 return
-            with counted(self._fault, _LIVE):
+            with Counted(self._fault, _LIVE):
                 self._take(process.end(_PATIENCE))
             if self._waiting:
                 self._leave_out([*self._waiting])
@@ -239,7 +239,7 @@ class Live:
         """Call the user's function with what it was not called with yet."""
         new, self._new = self._new, []
         if self._call is not None and new:
-            with counted(self._fault, _FUNCTION):
+            with Counted(self._fault, _FUNCTION):
                 self._call(new)
 
     def leave(self) -> None:

@@ -9,8 +9,6 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,10 +24,16 @@ import xxhash
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.capture.settings.configurations import reason_of, to_plain
 from mindrlhf_msprobe.capture.settings.environment import settings_of_process
-from mindrlhf_msprobe.capture.tensors.summary import is_tensor, is_torch_tensor, summarise, to_host
-from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
-from mindrlhf_msprobe.capture.words import why_raised
+from mindrlhf_msprobe.capture.tensors.summary import (
+    is_tensor,
+    is_torch_tensor,
+    summarise,
+    to_host,
+    unread,
+)
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber, described_leaves
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.processes import run_to_end
 from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_key
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError
@@ -38,7 +42,6 @@ from mindrlhf_msprobe.storage.arrays.npy import fingerprint, fingerprint_of_part
 from mindrlhf_msprobe.storage.foreign.checkpoints.opening import open_checkpoint
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import CheckpointError, StoredTensor
 from mindrlhf_msprobe.storage.layout import WITHHELD
-from mindrlhf_msprobe.storage.leaves import Leaf, child_path, is_leaf
 from mindrlhf_msprobe.storage.outputs import refuse
 from mindrlhf_msprobe.storage.snapshot import (
     BY_ITSELF,
@@ -48,9 +51,6 @@ from mindrlhf_msprobe.storage.snapshot import (
     write_collection,
 )
 
-#: What a script is ended by, and how long it is waited for, in seconds: as Ctrl-C does it,
-#: then more firmly.
-_ENDING = ((signal.SIGINT, 10.0), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0))
 _MOST_PROCESSES = 10_000
 _STDERR = 2  # the descriptor; stdout is for our answer
 _CHILD = Path(__file__).parent / "child"
@@ -87,7 +87,9 @@ def run_command(command: Sequence[str], seconds: float | None) -> tuple[str | No
     """
     with tempfile.TemporaryDirectory(prefix="msprobe_preflight_") as notes:
         began = time.monotonic()
-        exit_code = _run(command, seconds, notes)
+        paths = [str(_CHILD), *filter(None, [os.environ.get("PYTHONPATH")])]
+        added = {"PYTHONPATH": os.pathsep.join(paths), DIRECTORY: notes}
+        exit_code = run_to_end(command, seconds, env={**os.environ, **added}, stdout=_STDERR)
         took = time.monotonic() - began
         processes = _read(Path(notes))
     processes.sort(key=lambda found: (found["rank"] is None, found["rank"] or 0))
@@ -106,40 +108,6 @@ def run_command(command: Sequence[str], seconds: float | None) -> tuple[str | No
         sections["random_calls"] = _together(processes)
     first = (settings or processes or [{}])[0]
     return first.get("python"), sections
-
-
-def _run(command: Sequence[str], seconds: float | None, notes: str) -> int | None:
-    paths = [str(_CHILD), *filter(None, [os.environ.get("PYTHONPATH")])]
-    try:
-        process = subprocess.Popen(
-            [*command],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), DIRECTORY: notes},
-            stdin=subprocess.DEVNULL,
-            stdout=_STDERR,
-            start_new_session=True,  # so that all that it starts can be ended with it
-        )
-    except OSError as error:
-        why = error.strerror or error
-        raise UsageError.saying("collect.not_started", program=command[0], why=why) from None
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        if process.returncode is None:
-            stop(process)
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started."""
-    for how, patience in _ENDING:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, how)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
-            break
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _read(notes: Path) -> list[dict[str, Any]]:
@@ -270,12 +238,9 @@ def _result_of(source: str, code: str, ask: Callable[[], Any]) -> Any:
 def _describe(batch: Any) -> dict[str, dict[str, Any]]:
     """Return the values of a batch by their paths; of one that is no structure the path is ""."""
     described = TreeDescriber(
-        lambda value: is_tensor(value) or is_torch_tensor(value),
-        _tensor,
-        _text,
-        lambda leaf: leaf if isinstance(leaf, dict) else leaf.to_json(),
+        lambda value: is_tensor(value) or is_torch_tensor(value), _tensor, _text
     ).describe(batch, "")
-    values = _values(described, "")
+    values = described_leaves(described)
     found = dict(islice(values, _MOST_VALUES))
     return {**found, **_in_one(values)}
 
@@ -301,20 +266,11 @@ def _in_one(values: Iterator[tuple[str, dict[str, Any]]]) -> dict[str, dict[str,
     return found
 
 
-def _values(structure: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    if is_leaf(structure):
-        yield path, structure
-        return
-    items = structure.items() if isinstance(structure, dict) else enumerate(structure)
-    for key, item in items:
-        yield from _values(item, child_path(path, key))
-
-
 def _tensor(value: Any, path: str) -> Any:
     try:
         return summarise(to_host(value))
     except Exception as error:
-        return Leaf(type(value).__name__, why=why_raised(error))
+        return unread(value, error)
 
 
 def _text(value: str, path: str) -> Any:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.processes import run_to_end
 from mindrlhf_msprobe.config import OVERRIDES
-from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
+from mindrlhf_msprobe.errors import MsprobeError, RunError
 from mindrlhf_msprobe.findings.words import TOOL
-from mindrlhf_msprobe.preflight.collect import check_command, stop, without_secrets_of
+from mindrlhf_msprobe.preflight.collect import check_command, without_secrets_of
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json, loads, write_json
 from mindrlhf_msprobe.storage.outputs import refuse_inside
 from mindrlhf_msprobe.storage.reading.reader import open_run
@@ -155,29 +156,15 @@ class Trials:
             if value is not None:
                 variables[name] = value
         with (own / _PRINTED).open("wb") as printed:
-            try:
-                process = subprocess.Popen(
-                    [*command],
-                    env=variables,
-                    cwd=directory,
-                    stdin=subprocess.DEVNULL,
-                    stdout=printed,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                why = error.strerror or error
-                raise UsageError.saying(
-                    "collect.not_started", program=command[0], why=why
-                ) from None
-            (own / _PROCESS).write_text(str(process.pid))
-            try:
-                return process.wait(self._seconds)
-            except subprocess.TimeoutExpired:
-                return None
-            finally:
-                if process.returncode is None:
-                    stop(process)
+            return run_to_end(
+                command,
+                self._seconds,
+                lambda number: (own / _PROCESS).write_text(str(number)),
+                env=variables,
+                cwd=directory,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+            )
 
 
 def _refuse_running(own: Path) -> None:

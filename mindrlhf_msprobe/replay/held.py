@@ -41,7 +41,7 @@ from mindrlhf_msprobe.capture.opening.observer import (
     ObservedCall,
     OperatorCall,
 )
-from mindrlhf_msprobe.capture.operators.interception import Handle, Interception
+from mindrlhf_msprobe.capture.operators.interception import Handle, intercepted
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.capture.tensors.tree import fields_of
@@ -248,7 +248,7 @@ class HeldCall:
         with (
             unseen(),
             self.state.again(differentiated=differentiated),
-            Interception(answer, network=self.cell),
+            intercepted(answer, network=self.cell),
         ):
             yield
 

@@ -26,7 +26,7 @@ from mindrlhf_msprobe.capture.cells import is_jitted, named_cells
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN
 from mindrlhf_msprobe.capture.opening.observer import OperatorCall
 from mindrlhf_msprobe.capture.operators.interception import (
-    Interception,
+    intercepted,
     replaced_in_library,
     stand_in,
 )
@@ -226,7 +226,7 @@ class SecondRun:
             value = self._value(tensor)
             return self._made(value.transpose(range(value.ndim)[::-1]), str(tensor.dtype).lower())
 
-        with Interception(self._handle, nested=True), _PLAIN_CELLS.entered(transposed):
+        with intercepted(self._handle, nested=True), _PLAIN_CELLS.entered(transposed):
             returned = function(*args, **kwargs)
         outputs: list[Value | None] = []
         for leaf in leaves_of(returned):
@@ -367,7 +367,7 @@ class SecondRun:
         operator = call.operator
         if operator.kind != "Primitive" and isinstance(operator.original, FunctionType):
             try:
-                with Interception(self._handle, nested=True):
+                with intercepted(self._handle, nested=True):
                     made = operator.original(*call.args, **call.kwargs)
             except CannotRepeatError as error:
                 if error.said.code != "second.no_formula":

@@ -96,7 +96,7 @@ def test_they_are_shown(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("damage", [3, [3], ["x" * 5000], {"0": "y"}, [None, "\x1b[2J"]])
-def test_names_from_elsewhere_are_data(tmp_path, damage, capsys):
+def test_names_of_strangers_are_data(tmp_path, damage, capsys):
     """What is no list of names is passed over; what would move the cursor is escaped."""
     run = record(tmp_path / "run", [1.0, 0.0])
     journal = run / "actor_update/step0/rank0/records.jsonl"

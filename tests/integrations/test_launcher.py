@@ -131,7 +131,7 @@ def test_a_script_without_a_trainer_is_told_so(tmp_path, script):
     assert "nothing was recorded: no trainer of MindRLHF was imported" in result.stderr
 
 
-def test_the_log_is_in_the_language_that_was_asked_for(tmp_path):
+def test_the_log_is_in_the_language_that_was_chosen(tmp_path):
     """Of all threads, and until the process has ended; the script's environment stays."""
     (tmp_path / "main.py").write_text(
         "import os, threading\n"
@@ -141,11 +141,11 @@ def test_the_log_is_in_the_language_that_was_asked_for(tmp_path):
         "threading.Thread(target=save, args=('.', 'loss', 1.0)).start()\n"
         "print(os.environ['LC_ALL'])\n"
     )
-    for asked, locale, said in (
+    for chosen, locale, said in (
         ("zh", "C", ["没有正在采集的 Probe", "没有采集到任何内容"]),
         ("en", "zh_CN.UTF-8", ["no probe records", "nothing was recorded"]),
     ):
-        result = python(*RUN, "--lang", asked, "main.py", cwd=tmp_path, LC_ALL=locale)
+        result = python(*RUN, "--lang", chosen, "main.py", cwd=tmp_path, LC_ALL=locale)
         assert result.stdout.strip() == locale
         lines = result.stderr.splitlines()
         assert len(lines) == 2

@@ -99,19 +99,19 @@ def test_log_probabilities_are_those_of_the_networks_logits(tmp_path, network, g
     assert not (tmp_path / "off").exists()
     run = open_run(tmp_path / "run")
     assert not run.lost
-    (log_probs,), (ids,), (asked,) = (
+    (log_probs,), (ids,), (given,) = (
         [data.value for data in run.key_data(f"rollout_{key}")]
         for key in ("log_prob", "tokens", "prompts")
     )
     wanted_ids, wanted = expected(plain, logits, temperature)
     assert ids.tolist() == wanted_ids.tolist()
-    assert asked.tolist() == np.where(PROMPTS == 0, -1, PROMPTS).tolist()
+    assert given.tolist() == np.where(PROMPTS == 0, -1, PROMPTS).tolist()
     assert (log_probs.dtype, ids.dtype) == (np.float32, np.int32)
     np.testing.assert_allclose(log_probs, wanted, atol=2e-6)
     assert not log_probs[ids < 0].any()
 
 
-def test_tokens_that_are_chosen_elsewhere_are_coverage(tmp_path, network):
+def test_tokens_that_are_chosen_by_others_are_coverage(tmp_path, network):
     """Beam search."""
     generated(tmp_path / "run", network, num_beams=2, do_sample=False)
     run = open_run(tmp_path / "run")

@@ -470,7 +470,7 @@ def test_a_class_that_is_gone_is_named(configure, untouched, caplog):
     assert caplog.text.count("RefWorker is missing: the layers of reference_compute") == 1
 
 
-def test_a_network_that_is_elsewhere_is_named(tmp_path, configure, untouched, caplog):
+def test_a_network_in_another_place_is_named(tmp_path, configure, untouched, caplog):
     main = module("main")
     worker = module(HOMES["RefWorker"]).RefWorker
     before = worker.__init__
@@ -561,7 +561,7 @@ def test_offloaded_weights_are_looked_at_when_they_are_back(record, monkeypatch)
     assert seen == [True]
 
 
-def test_a_loss_that_computes_otherwise_is_named(tmp_path, configure, untouched, caplog):
+def test_a_loss_that_computes_in_another_way_is_named(tmp_path, configure, untouched, caplog):
     main = module("main")
     model = module("mindrlhf.models.grpo_models").GRPOModel
     construct = model.construct

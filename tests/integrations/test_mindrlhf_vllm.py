@@ -106,16 +106,16 @@ def test_the_network_what_it_draws_with_and_log_probabilities_are_recorded(train
     tokens = np.concatenate([data.value for data in run.key_data(TOKENS)])
     assert tokens.dtype == np.int32
     assert (tokens == np.where(after_the_end, -1, responses)).all()
-    asked, prompts = (
+    given, prompts = (
         np.concatenate([data.value for data in run.key_data(key)]) for key in (ASKED, "prompts")
     )
-    assert (asked == prompts).all()
+    assert (given == prompts).all()
     again, _ = train("again")
     assert compare_runs(run.path, again.path).verdict.status == "identical"
 
 
 def test_a_temperature_is_found_in_a_first_round(train, caplog):
-    """Log-probabilities that nobody asked for are coverage, which is said once a run."""
+    """Log-probabilities that nobody requested are coverage, which is said once a run."""
     mindrlhf.install()
     section = {"msprobe": True, "key_data_dump": True}
     runs = [train(name, section, temperature=t)[0] for name, t in (("a", 1.0), ("b", 0.3))]

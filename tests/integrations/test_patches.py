@@ -128,7 +128,7 @@ def test_a_fault_around_a_method_is_logged_once_and_harms_nothing(said, worker, 
 
 
 @pytest.mark.parametrize("options", [{"raises": (LookupError,)}, {"strict": True}])
-def test_what_is_for_the_user_is_raised_and_all_where_he_asked_for_it(worker, options):
+def test_what_is_for_the_user_is_raised_and_all_where_he_wants_it(worker, options):
     def around(self, batch):
         yield
         raise KeyError("dump_path is taken")

@@ -138,7 +138,7 @@ def test_a_summary_that_fails_costs_the_script_nothing(own, how):
 
 
 def test_it_is_a_message_like_the_others(own):
-    """In the language that was asked for, and silent with them."""
+    """In the language that was chosen, and silent with them."""
     assert "rank 0 的采集结果：step 1-2" in own("end", LC_ALL="zh_CN.UTF-8").stderr
     assert SAID not in own("end", MSPROBE_LOG_LEVEL="2").stderr
 

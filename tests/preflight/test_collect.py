@@ -152,7 +152,7 @@ print(ops.rand(2), ops.dropout(Tensor(np.ones(2, np.float32))))
 """
 
 
-def test_mindspore_is_asked_in_the_scripts_own_process(here: Path) -> None:
+def test_mindspore_is_read_in_the_scripts_own_process(here: Path) -> None:
     """Its seed, its context and its random functions; a compiled function still compiles."""
     (here / "train.py").write_text(MINDSPORE)
     content = collect("a.json", command=[sys.executable, "train.py"])

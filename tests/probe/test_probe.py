@@ -618,7 +618,7 @@ def test_a_phase_that_cannot_be_recorded_is_said_and_noted(layer_probe, tmp_path
     probe = layer_probe(reference_dump=False)
     for _ in range(2):
         probe.leave_out("actor_generate_sequences", "vLLM generates")
-        probe.leave_out("reference_compute_log_prob", "it is elsewhere")
+        probe.leave_out("reference_compute_log_prob", "it runs in another job")
     with pytest.raises(UsageError, match=r"leave_out\('actor_updat'\) is not known"):
         probe.leave_out("actor_updat", "-")
     probe.close()
@@ -631,13 +631,13 @@ def test_a_phase_that_cannot_be_recorded_is_said_and_noted(layer_probe, tmp_path
 def test_each_reason_of_a_phase_is_kept(tmp_path, layer_probe):
     """A later reason why a phase is not recorded stands beside the earlier one."""
     probe = layer_probe()
-    for why in ("vLLM generates", "it is elsewhere", "vLLM generates"):
+    for why in ("vLLM generates", "it runs in another job", "vLLM generates"):
         probe.leave_out("actor_generate_sequences", why)
     probe.close()
     noted = read_json(tmp_path / "run" / "run.json")["coverage"]["phases"]
-    assert noted == {"actor_generate_sequences": ["vLLM generates", "it is elsewhere"]}
+    assert noted == {"actor_generate_sequences": ["vLLM generates", "it runs in another job"]}
     kept = open_run(tmp_path / "run").coverage()["phases"]["actor_generate_sequences"]
-    assert [str(why) for why in kept] == ["vLLM generates", "it is elsewhere"]
+    assert [str(why) for why in kept] == ["vLLM generates", "it runs in another job"]
 
 
 def test_a_step_is_readable_when_step_returns(layer_probe, networks, tmp_path):

@@ -251,20 +251,15 @@ class _Registered:
     def __init__(self, cell: nn.Cell, handle: Any) -> None:
         self._cell = weakref.ref(cell)
         self._handle = handle
+        self.number = int(handle.handle_id)  # what MindSpore calls it by
         self._end = left_out_of_copies(cell, self._leave_out)
         self.on_cells.add(self)
 
-    @property
-    def number(self) -> int:
-        """What MindSpore calls it by."""
-        return int(self._handle.handle_id)
-
     def _leave_out(self, attributes: dict[str, Any]) -> None:
-        number = self._handle.handle_id
         for name in HOOKS:
-            if number in (attributes.get(name) or ()):
+            if self.number in (attributes.get(name) or ()):
                 attributes[name] = OrderedDict(attributes[name])
-                del attributes[name][number]
+                del attributes[name][self.number]
 
     def hold_off(self) -> Callable[[], None]:
         """Take it off and return what puts it back."""
@@ -505,7 +500,7 @@ def given_again(call: Call, args: Any, kwargs: Any) -> str:
     """
     values = call.line.values if call.line is not None else {}
     given = [values.get("input_args"), values.get("input_kwargs")]
-    before = [leaf for leaf in described_leaves(given) if "shape" in leaf]
+    before = [leaf for _, leaf in described_leaves(given) if "shape" in leaf]
     if not before or not all("data_name" in leaf and leaf.get("fingerprint") for leaf in before):
         return "unknown"
     now: list[str] = []

@@ -24,7 +24,6 @@ from mindrlhf_msprobe.capture.opening.opening import (
 )
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, to_host
 from mindrlhf_msprobe.capture.tensors.tree import Path, TensorOutline, UnknownOutline, filled
-from mindrlhf_msprobe.capture.words import why_not_in_graph
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
@@ -107,6 +106,7 @@ _BACKWARD_PARTS = {"output": "input", "input_args": "output", "input_kwargs": "o
 _MOST_CALLS = 50_000
 
 
+@dataclass(eq=False)
 class GraphCalls:
     """The calls of one opening of a phase.
 
@@ -114,7 +114,7 @@ class GraphCalls:
     they come: a backward entry is handed on two runs of the network later, or at the end, with the
     place in time that reversing the forward pass gives it.
 
-    Args:
+    Attributes:
         slots: cell number → the cell's slot.
         optimizers: cell number of an optimizer → the (slot, parameter name) of each gradient that
             enters it, None for one of no cell of this network.
@@ -123,21 +123,15 @@ class GraphCalls:
         learns: whether a graph has handed over everything once it has been waited for.
     """
 
-    def __init__(
-        self,
-        opening: Opening,
-        slots: Mapping[int, CellSlot],
-        optimizers: Mapping[int, list[tuple[CellSlot, str] | None]],
-        around: EagerCapture | None,
-        *,
-        learns: bool,
-    ) -> None:
-        self._opening = opening
-        self._slots = slots
-        self._optimizers = optimizers
-        self._around = around
-        self._tokens = TokenCounter(opening.records_token, around.token if around else None)
-        self._learns = learns
+    opening: Opening
+    slots: Mapping[int, CellSlot]
+    optimizers: Mapping[int, list[tuple[CellSlot, str] | None]]
+    around: EagerCapture | None
+    learns: bool
+
+    def __post_init__(self) -> None:
+        token = self.around.token if self.around else None
+        self._tokens = TokenCounter(self.opening.records_token, token)
         self._watched_run: WatchedRun | None = None
         self._calls: dict[int, GraphCall] = {}
         self._running: list[GraphCall] = []
@@ -155,7 +149,7 @@ class GraphCalls:
 
     def knows(self, cell: int) -> bool:
         """Return whether this network holds a cell, or an optimizer takes its gradients."""
-        return cell in self._slots or cell in self._optimizers
+        return cell in self.slots or cell in self.optimizers
 
     def wants(self, graph: Graph) -> bool:
         """Return whether the next run of a graph is recorded, or has to show its calls."""
@@ -174,11 +168,11 @@ class GraphCalls:
         cells = self._cells_in(graph)
         if not probed:
             self._count(graph.calls.get(cells, ()))
-        elif self._learns and not graph.unsteady and cells not in graph.calls:
+        elif self.learns and not graph.unsteady and cells not in graph.calls:
             self._watched_run = WatchedRun(graph)
 
     def _cells_in(self, graph: Graph) -> frozenset[int]:
-        return frozenset(cell for cell in graph.cells or () if cell in self._slots)
+        return frozenset(cell for cell in graph.cells or () if cell in self.slots)
 
     def _end_watched_run(self) -> None:
         run, self._watched_run = self._watched_run, None
@@ -189,29 +183,29 @@ class GraphCalls:
         """Count calls as if they had been opened."""
         with self._lock:
             for cell, outermost in calls:
-                slot = self._slots[cell]
+                slot = self.slots[cell]
                 call_name = slot.call_name
                 self.ran.add(cell)
                 self.cells_seen += slot.recorded
                 if not (outermost and self._has_counted(call_name)):
                     self._tokens.begin(cell, outermost)
-                    self._opening.counters.calls.count(call_name)
+                    self.opening.counters.calls.count(call_name)
 
     def opened(self, site: Site, number: int) -> bool:
         """Open a call of a cell, or of an optimizer, by its number; return whether it is known."""
         with self._lock:
-            if site.cell in self._optimizers:
+            if site.cell in self.optimizers:
                 inside = all(call.outer or call.around for call in self._group)
-                if self._around is not None and inside:
+                if self.around is not None and inside:
                     return False  # the network ran in PyNative, where parameters have hooks
-                if site.cell in map(number_of, self._opening.counters.optimizers):
+                if site.cell in map(number_of, self.opening.counters.optimizers):
                     return False  # PyNative called it, and took what entered it
                 self._end_group()
-                call = GraphCall(self._opening, number=number, cell=site.cell)
+                call = GraphCall(self.opening, number=number, cell=site.cell)
                 call.recorded = True
                 self._calls[number] = call
                 return True
-            if site.cell not in self._slots:
+            if site.cell not in self.slots:
                 return False
             call = self._open_call(number, site)
             self.ran.add(site.cell)
@@ -229,7 +223,7 @@ class GraphCalls:
             return
         if isinstance(array, Leaf):
             self.reduced.add(found.cell)
-        if not self._opening.forward or not self._opening.selection.takes_part(site.part):
+        if not self.opening.forward or not self.opening.selection.takes_part(site.part):
             return
         record = _record_name(found.entry, site.part, site.path)
         if site.part == "parameters":
@@ -238,7 +232,7 @@ class GraphCalls:
             if not isinstance(array, Leaf):
                 host = HostTensor("", site.outline.dtype, to_host(array).array)
                 state = fingerprint_of(host)
-            if not self._opening.counters.parameters.changes(key, state):
+            if not self.opening.counters.parameters.changes(key, state):
                 return
         found.tensors[site.part, site.path] = self._describe(array, site.outline, record)
 
@@ -255,7 +249,7 @@ class GraphCalls:
             if found.selected is None:
                 self._select(found.group)
             found.differentiated = self._group_has_gradients = self.has_gradients = True
-        if not found.selected or not self._opening.selection.takes_part(part):
+        if not found.selected or not self.opening.selection.takes_part(part):
             return
         record = _record_name(backward_name(found.entry), part, site.path)
         described = self._describe(array, site.outline, record)
@@ -268,35 +262,35 @@ class GraphCalls:
             found = self._calls.get(call)
             if found is None:
                 return
-            if found.cell in self._optimizers:
+            if found.cell in self.optimizers:
                 del self._calls[call]
                 # One entry for each cell whose parameters had a gradient.
                 gradients: dict[str, dict[str, Any]] = {}
                 for (_, (index,)), leaf in sorted(found.tensors.items(), key=lambda t: t[0][1]):
-                    slot, name = self._optimizers[found.cell][index]  # type: ignore[misc]
+                    slot, name = self.optimizers[found.cell][index]  # type: ignore[misc]
                     gradients.setdefault(slot.head, {})[name] = leaf
-                self._opening.append_update(gradients)
+                self.opening.append_update(gradients)
                 return
             while self._running and self._running[-1] is not found:
                 self._give_up(self._running.pop())
             if self._running:
                 self._running.pop()
-            self._opening.selection.end(found.entry)
+            self.opening.selection.end(found.entry)
             if not (found.recorded or found.traced):
                 del self._calls[call]
                 return
             output = site.outline
             found.output = output if isinstance(output, tuple) else [output]
-            found.end = self._opening.now()
+            found.end = self.opening.now()
             line = self._forward_line(found, found.output) if found.recorded else None
             found.tensors.clear()
-        if self._opening.forward and line is not None:
-            self._opening.entries.append(line)
+        if self.opening.forward and line is not None:
+            self.opening.entries.append(line)
 
     def fault(self, what: Message, error: BaseException) -> None:
         """Count a fault; a strict run's exception waits until the graph has run."""
         try:
-            self._opening.fault(what, error)
+            self.opening.fault(what, error)
         except Exception as strict:
             self._strict_fault = strict
 
@@ -315,12 +309,12 @@ class GraphCalls:
 
     def _has_counted(self, call_name: str) -> bool:
         """Return whether PyNative has made the entry of a cell that begins to run in a graph."""
-        return self._around is not None and self._around.has_counted(call_name)
+        return self.around is not None and self.around.has_counted(call_name)
 
     # Forward.
 
     def _open_call(self, number: int, site: Site) -> GraphCall:
-        slot = self._slots[site.cell]
+        slot = self.slots[site.cell]
         while any(call.cell == site.cell for call in self._running):
             # A cell does not run inside itself: its last run, and all in it, was given up.
             self._give_up(self._running.pop())
@@ -331,7 +325,7 @@ class GraphCalls:
         if self._watched_run is not None:
             self._watched_run.calls.append((site.cell, outermost))
         call = GraphCall(
-            self._opening, number=number, cell=site.cell, slot=slot, inputs=site.outline
+            self.opening, number=number, cell=site.cell, slot=slot, inputs=site.outline
         )
         if outermost and self._has_counted(slot.call_name):
             self.cells_seen += 1
@@ -339,26 +333,26 @@ class GraphCalls:
         call.around = around
         call.inside(around)
         call.token, call.in_range = self._tokens.begin(site.cell, outermost)
-        call.entry = f"{slot.call_name}.{self._opening.counters.calls.count(slot.call_name)}"
+        call.entry = f"{slot.call_name}.{self.opening.counters.calls.count(slot.call_name)}"
         self.cells_seen += slot.recorded
         if slot.recorded:
             call.begin(call.entry)
         if not (call.recorded or call.traced):
             return call
-        if call.parent is None and self._around is not None:
-            call.parent = call.outer = self._around.innermost()
-        call.seq = self._opening.now()
+        if call.parent is None and self.around is not None:
+            call.parent = call.outer = self.around.innermost()
+        call.seq = self.opening.now()
         self._group.append(call)
         call.group = self._group
         return call
 
     def _forward_line(self, call: GraphCall, output: Any = ()) -> JournalLine:
         args, kwargs = call.inputs
-        line = self._opening.line(call.entry, call.seq, call.end, call.parent, token=call.token)
+        line = self.opening.line(call.entry, call.seq, call.end, call.parent, token=call.token)
         slot, values = call.slot, line.values
         assert slot is not None
         line.frames = slot.frames
-        if self._opening.selection.inputs:
+        if self.opening.selection.inputs:
             values["input_args"] = self._filled(call, "input_args", args)
             values["input_kwargs"] = self._filled(call, "input_kwargs", kwargs)
             line.input_names = slot.arguments[: len(args)]
@@ -367,15 +361,15 @@ class GraphCalls:
         }
         if parameters:
             values["parameters"] = parameters
-        if self._opening.selection.outputs:
+        if self.opening.selection.outputs:
             values["output"] = self._filled(call, "output", output)
         return line
 
     def _give_up(self, call: GraphCall) -> None:
         """Hand on a call that did not return."""
-        self._opening.selection.end(call.entry)
-        if call.recorded and self._opening.forward:
-            self._opening.entries.append(self._forward_line(call))
+        self.opening.selection.end(call.entry)
+        if call.recorded and self.opening.forward:
+            self.opening.entries.append(self._forward_line(call))
 
     def _filled(self, call: GraphCall, part: str, tree: Any) -> Any:
         """Return the JSON structure of one part of a call."""
@@ -385,13 +379,13 @@ class GraphCalls:
                 missing = Leaf("mindspore.Tensor", why=message("unread.not_handed_over"))
                 return call.tensors.get((part, path)) or missing.to_json()
             if isinstance(known, UnknownOutline):
-                return Leaf(known.type, why=why_not_in_graph(known.reason)).to_json()
-            return self._opening.describe(known, _record_name(call.entry, part, path))
+                return Leaf(known.type, why=known.why).to_json()
+            return self.opening.describe(known, _record_name(call.entry, part, path))
 
         return filled(tree, leaf)
 
     def _describe(self, array: np.ndarray | Leaf, tensor: TensorOutline, record: str) -> Any:
-        describer = self._opening.entries.of_graphs
+        describer = self.opening.entries.of_graphs
         return self._described(array, tensor, lambda array: describer.describe(array, record))
 
     def _described(
@@ -410,9 +404,9 @@ class GraphCalls:
         """Give the backward pass of what ran so far its places in time: the reverse of forward."""
         for moment, call in _reversed(self._group):
             if moment == "begin":
-                call.backward_seq = self._opening.now()
+                call.backward_seq = self.opening.now()
             else:
-                call.backward_end = self._opening.now()
+                call.backward_end = self.opening.now()
         # Gradients of a run may still come while the next one begins, not while the one after it.
         self._emit_backward(self._earlier)
         self._earlier, self._group, self._group_has_gradients = self._group, [], False
@@ -424,12 +418,12 @@ class GraphCalls:
             end = call.backward_end
             begin = call.backward_seq if call.backward_seq is not None else end
             assert begin is not None
-            line = self._opening.line(backward_name(call.entry), begin, end, _backward_around(call))
+            line = self.opening.line(backward_name(call.entry), begin, end, _backward_around(call))
             parts = {"input": call.output or [], "output": args, "output_kwargs": kwargs}
             for part, tree in parts.items():
-                if self._opening.selection.takes_part(part):
+                if self.opening.selection.takes_part(part):
                     line.values[part] = _gradients_of(call, part, tree)
-            self._opening.entries.append(line)
+            self.opening.entries.append(line)
         for call in calls:
             self._calls.pop(call.number, None)
             self._forgotten = max(self._forgotten, call.number)
@@ -444,15 +438,15 @@ class GraphCalls:
         moments = [("begin", call) for call in undecided if not call.end]
         for moment, call in [*moments, *_reversed(undecided)]:
             if moment == "begin":
-                call.selected = self._opening.selection.begin(backward_name(call.entry))
+                call.selected = self.opening.selection.begin(backward_name(call.entry))
             else:
-                self._opening.selection.end(backward_name(call.entry))
+                self.opening.selection.end(backward_name(call.entry))
 
     def _describe_parameter_gradient(
         self, call: GraphCall, site: Site, array: np.ndarray | Leaf
     ) -> None:
         index = site.path[-1] if len(site.path) > 1 else 0
-        of_cells = self._optimizers[call.cell]
+        of_cells = self.optimizers[call.cell]
         target = of_cells[index] if index < len(of_cells) else None
         if target is None or not target[0].recorded:
             return
@@ -460,10 +454,10 @@ class GraphCalls:
         with self._lock:
             self._select(self._earlier)
             self._select(self._group)
-        if (entry := self._opening.gradient_entry(slot.head)) is not None:
+        if (entry := self.opening.gradient_entry(slot.head)) is not None:
             call.tensors[slot.name, (index,)] = self._described(
                 *(array, site.outline),
-                lambda array: self._opening.parameter_gradient(array, entry, name),
+                lambda array: self.opening.parameter_gradient(array, entry, name),
             )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from mindrlhf_msprobe.capture.graph.probes import SITES
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.graph.calls import Receiver
+    from mindrlhf_msprobe.capture.graph.watched import GraphProbes
 
 #: Stands in the key of the arguments of the graph with probes.
 MARK = ".msprobe"
@@ -140,17 +141,15 @@ class Variants:
     arguments is a part. The graph with probes has a mark in that key. So each is compiled when it
     is called first, once, and which of them a call runs is decided when it is made.
 
+    Args:
+        wrappings: know which cells are watched, and whether they are recorded from now on.
+
     Attributes:
-        holds_watched: says whether a cell holds one that is watched.
-        will_record: tells of a cell whether anything of it is recorded from now on.
         watches: how often something has been watched.
     """
 
-    def __init__(
-        self, holds_watched: Callable[[nn.Cell], bool], will_record: Callable[[nn.Cell], bool]
-    ) -> None:
-        self.holds_watched = holds_watched
-        self.will_record = will_record
+    def __init__(self, wrappings: Sequence[GraphProbes]) -> None:
+        self._wrappings = wrappings
         self.watches = 0
         self._graphs: weakref.WeakKeyDictionary[Any, dict[Any, Graph]] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -228,7 +227,7 @@ class Variants:
             return False
         if graph.watches == self.watches:
             return False
-        if isinstance(target, nn.Cell) and not self.holds_watched(target):
+        if isinstance(target, nn.Cell) and not self._holds_watched(target):
             graph.watches = self.watches
             return False
         return True
@@ -245,14 +244,20 @@ class Variants:
             if graph.cells is None:
                 return receiver.wants(graph)
             return any(map(receiver.knows, graph.cells)) and receiver.wants(graph)
-        if not call.runs and self.will_record(call.target):
+        if not call.runs and any(
+            wrapping.will_record() and wrapping.holds_watched(call.target)
+            for wrapping in self._wrappings
+        ):
             return True  # what is compiled ahead is what will be recorded
         # Wrappers do nothing to what holds no watched cell; compiled with them, it serves both.
         return (
             not graph.phases
             and isinstance(call.target, nn.Cell)
-            and not self.holds_watched(call.target)
+            and not self._holds_watched(call.target)
         )
+
+    def _holds_watched(self, cell: nn.Cell) -> bool:
+        return any(wrapping.holds_watched(cell) for wrapping in self._wrappings)
 
 
 #: How the names of operators begin that change their first input, any tensor, and return it. Those

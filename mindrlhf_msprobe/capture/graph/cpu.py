@@ -14,8 +14,8 @@ import mindspore
 from mindspore import Tensor, nn, ops
 from mindspore.ops import functional as F
 
-from mindrlhf_msprobe.capture.graph.keydata import DATA
 from mindrlhf_msprobe.capture.graph.probes import (
+    DATA,
     GRADIENT,
     MOST_TOGETHER,
     NO_CELL,

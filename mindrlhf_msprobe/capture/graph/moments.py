@@ -80,13 +80,7 @@ class Compilations:
         self._depth = 0
         self._forwards = 0  # graphs that run forward
         self._local = _Local()
-        self._variants = Variants(
-            lambda cell: any(wrapping.holds_watched(cell) for wrapping in self._wrappings),
-            lambda cell: any(
-                wrapping.will_record() and wrapping.holds_watched(cell)
-                for wrapping in self._wrappings
-            ),
-        )
+        self._variants = Variants(self._wrappings)
 
     def add(self, wrapping: GraphProbes) -> None:
         """Put on and take off a wrapping around every compilation from now on.

@@ -1,8 +1,8 @@
 """The probes of compiled graphs: what they stand for, and what running graphs call.
 
 What passes in a graph reaches the host by calls of host functions, on Ascend by files. The path for
-Ascend can be tried on CPU: with `MSPROBE_GRAPH_FILES=1` in the environment, tensor_dump.py does
-there what TensorDump does. By files only the statistics are handed over, unless the tensors
+Ascend can be tried on CPU: with `MSPROBE_GRAPH_FILES=1` in the environment, a thread of the host
+does there what TensorDump does. By files only the statistics are handed over, unless the tensors
 themselves are recorded. With `MSPROBE_GRAPH_REDUCE=0` tensors leave the graph whole, and the host
 makes statistics of them.
 
@@ -46,7 +46,7 @@ from mindrlhf_msprobe.storage.writing.ledger import GraphCost
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.graph.calls import Receiver
-    from mindrlhf_msprobe.capture.graph.keydata import Values
+    from mindrlhf_msprobe.capture.graph.compiled import Values
 
 #: Takes what probes hand over; called from any thread.
 Taker: TypeAlias = "Receiver | Values"
@@ -62,6 +62,7 @@ MOST_TOGETHER = 400  # tensors of one call of a host function
 _FAULT = message("lost.graph_handed_over")
 #: The number that stands for a cell's where a probe belongs to none, but to key data.
 NO_CELL = -1
+DATA = "data"  # the part in which these stand
 
 
 @dataclass(frozen=True)

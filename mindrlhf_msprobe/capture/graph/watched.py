@@ -42,12 +42,11 @@ from mindrlhf_msprobe.capture.framework.private import (
 from mindrlhf_msprobe.capture.graph.moments import COMPILATIONS
 from mindrlhf_msprobe.capture.graph.probes import SITES, reduces
 from mindrlhf_msprobe.capture.opening.opening import CellSlot
-from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.manifest.coverage import CASTS_INPUTS
-from mindrlhf_msprobe.storage.writing.ledger import GraphCost
+from mindrlhf_msprobe.storage.writing.ledger import Counted, FaultSink, GraphCost
 
 
 @dataclass(frozen=True)
@@ -242,34 +241,27 @@ class _Watched:
     compiled: dict[int, tuple[str, str]] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class GraphProbes:
     """The probes of one recorded run.
 
-    Args:
+    Attributes:
         fault: called with every fault; may raise only in strict mode.
         will_record: says whether the layers of this step, or of a later one, are recorded.
         cost: takes what compiling and host functions cost.
-
-    Attributes:
-        fault: see above.
         optimizers: by role, those of which the gradients that enter them are recorded.
     """
 
-    def __init__(
-        self,
-        config: ProbeConfig,
-        fault: FaultSink,
-        *,
-        will_record: Callable[[], bool],
-        cost: GraphCost,
-    ) -> None:
-        self.config = config
-        self.will_record = will_record
-        self._cost = SITES.cost = cost
-        self.fault = fault
+    config: ProbeConfig
+    fault: FaultSink
+    will_record: Callable[[], bool]
+    cost: GraphCost
+    optimizers: dict[str, list[nn.Cell]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        SITES.cost = self.cost
         self._wrapped_for_good: weakref.WeakSet[nn.Cell] = weakref.WeakSet()
         self._watched: list[_Watched] = []
-        self.optimizers: dict[str, list[nn.Cell]] = {}  # by role
         self._put_on: list[nn.Cell] = []
         self._too_late: weakref.WeakSet[nn.Cell] = weakref.WeakSet()
 
@@ -324,7 +316,7 @@ class GraphProbes:
     def close(self) -> None:
         """Put probes into nothing more: what is compiled from now on is the trainer's own."""
         COMPILATIONS.remove(self)
-        if SITES.cost is self._cost:
+        if SITES.cost is self.cost:
             SITES.cost = None
         for cell in [*self._wrapped_for_good]:
             unwrap(cell)
@@ -335,14 +327,14 @@ class GraphProbes:
             if self._of_optimizer().elements:
                 SITES.whole.add(number_of(optimizer))
             if not (OPTIMIZER in vars(optimizer) and is_wrapped(optimizer)):
-                with counted(self.fault, "lost.compiling_network"):
+                with Counted(self.fault, "lost.compiling_network"):
                     self._put_on.append(optimizer)
                     self._wrap_optimizer(optimizer, shows_signature=not graph_mode())
         for watched in self._watched:
             network = watched.network()
             if network is None:
                 continue
-            with counted(self.fault, "lost.compiling_network"):
+            with Counted(self.fault, "lost.compiling_network"):
                 for cell, what in self._probed_in(watched.role, network):
                     if not is_wrapped(cell):
                         self._put_on.append(cell)
@@ -394,11 +386,11 @@ class GraphProbes:
             without: how long the same without probes took, if that has been compiled.
         """
         if seconds:
-            self._cost.with_probes += 1
-            self._cost.with_seconds += seconds
+            self.cost.with_probes += 1
+            self.cost.with_seconds += seconds
         if without is not None:
-            self._cost.without_probes += 1
-            self._cost.without_seconds += without
+            self.cost.without_probes += 1
+            self.cost.without_seconds += without
 
     def compiled_in(self, network: nn.Cell) -> Mapping[int, tuple[str, str]]:
         """Return number → (name, class) of each cell that has been compiled in a watched network.

@@ -25,9 +25,9 @@ from mindrlhf_msprobe.capture.tensors.summary import (
     rounding_of,
     subtract,
     to_host,
+    unread,
 )
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
-from mindrlhf_msprobe.capture.words import Counted, FaultSink, why_raised
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
@@ -46,7 +46,7 @@ from mindrlhf_msprobe.storage.arrays.sketches import (
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, child_path
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, entry_name, network_name
-from mindrlhf_msprobe.storage.writing.ledger import Charge
+from mindrlhf_msprobe.storage.writing.ledger import Charge, Counted, FaultSink
 
 if TYPE_CHECKING:
     from mindspore import nn
@@ -184,10 +184,11 @@ class GradientDirections:
         return found
 
 
+@dataclass(eq=False)
 class HostEntries:
     """Describes the tensors of one open phase, at once, in host memory, and takes its entries.
 
-    Args:
+    Attributes:
         sink: takes entries, and elements.
         summaries: of the whole run: what they remember helps all phases.
         fingerprint: whether fingerprints are written.
@@ -199,34 +200,23 @@ class HostEntries:
         overflows: holds tensors, and takes entries before the sink does (task: overflow_check).
     """
 
-    def __init__(
-        self,
-        sink: Sink,
-        summaries: Summaries,
-        *,
-        fingerprint: bool,
-        charge: Charge,
-        fault: FaultSink,
-        elements: bool | Callable[[str], bool] = False,
-        sketches: bool = False,
-        directions: GradientDirections | None = None,
-        overflows: OverflowEntries | None = None,
-    ) -> None:
-        self._sink = sink
-        self._ended = sink.append if overflows is None else overflows.append
-        self._summaries = summaries
-        self._elements = elements if callable(elements) else lambda _, stored=elements: stored
-        self._sketches = sketches
+    sink: Sink
+    summaries: Summaries
+    fingerprint: bool
+    charge: Charge
+    fault: FaultSink
+    elements: bool | Callable[[str], bool] = False
+    sketches: bool = False
+    directions: GradientDirections | None = None
+    overflows: OverflowEntries | None = None
+
+    def __post_init__(self) -> None:
+        self._ended = self.sink.append if self.overflows is None else self.overflows.append
         self._masks = MaskRoom()
-        self._directions = directions
-        self._overflows = overflows
-        self._fingerprint = fingerprint
-        self.charge = charge
-        self._fault = fault
         # What graphs hand over is overwritten: nothing of it is held.
         self.describer = self.of_graphs = TreeDescriber(is_tensor, self._describe)
-        if overflows is not None:
-            self.describer = TreeDescriber(is_tensor, self._held, to_json=_as_json)
+        if self.overflows is not None:
+            self.describer = TreeDescriber(is_tensor, self._held)
 
     def append(self, line: JournalLine) -> None:
         """Take an entry that ended."""
@@ -260,14 +250,14 @@ class HostEntries:
         Args:
             parameter: its name in the network.
         """
-        if self._directions is None or not self._directions.wants(parameter):
+        if self.directions is None or not self.directions.wants(parameter):
             describer = self.of_graphs if isinstance(gradient, np.ndarray) else self.describer
             return describer.describe(self.taken(gradient), record)
         with self.charge:
             host = to_host(gradient, computed=True) if is_tensor(gradient) else gradient
             described: dict[str, Any] = self.describer.describe(host, record)
             if isinstance(host, HostTensor):
-                described |= self._directions.described(host, record, self._sink)
+                described |= self.directions.described(host, record, self.sink)
             return described
 
     def keep(self, gradient: Any) -> HostTensor:
@@ -287,25 +277,26 @@ class HostEntries:
 
     def flush(self) -> None:
         """Hand over whatever still waits."""
-        if self._overflows is not None:
+        if self.overflows is not None:
             with self.charge:
-                self._overflows.flush()
+                self.overflows.flush()
 
     def _describe(self, value: Any, record: str) -> Leaf:
         with self.charge:
             try:
                 host = to_host(value)
-                leaf = self._summaries.describe(host)
-                kept = kept_of(leaf.dtype, leaf.shape) if self._sketches else STATISTICS
+                leaf = self.summaries.describe(host)
+                kept = kept_of(leaf.dtype, leaf.shape) if self.sketches else STATISTICS
                 if kept == MASK:
                     room = self._masks.has(host.array.nbytes, leaf.fingerprint)
                     kept = WHOLE if room else SKETCH
                 name = sketch = None
-                if self._elements(record) or kept == WHOLE:
-                    name = self._sink.save(record, host.values(), leaf.fingerprint)
+                stored = self.elements(record) if callable(self.elements) else self.elements
+                if stored or kept == WHOLE:
+                    name = self.sink.save(record, host.values(), leaf.fingerprint)
                 elif kept == SKETCH:
                     sketch = self._sketch(host, leaf.fingerprint)
-                return leaf.stored(name, fingerprint=self._fingerprint, sketch=sketch)
+                return leaf.stored(name, fingerprint=self.fingerprint, sketch=sketch)
             except Exception as error:
                 return self._failed(value, error)
 
@@ -316,18 +307,18 @@ class HostEntries:
             self._masks.sketched(host.array.nbytes)
             return bytes_of_sketch(host)
 
-        offset = self._sink.save_sketch(fingerprint, made)
+        offset = self.sink.save_sketch(fingerprint, made)
         return SketchPlace(ALGORITHM, block_for(host.dtype), offset)
 
     def _held(self, value: Any, record: str) -> Any:
         """Return a tensor's description as JSON, with what is held of it."""
-        assert self._overflows is not None
+        assert self.overflows is not None
         with self.charge:
             try:
                 host = to_host(value)
-                leaf = self._summaries.describe(host)
-                held = self._overflows.hold(record, host, leaf.fingerprint)
-                described = leaf.stored(None, fingerprint=self._fingerprint).to_json()
+                leaf = self.summaries.describe(host)
+                held = self.overflows.hold(record, host, leaf.fingerprint)
+                described = leaf.stored(None, fingerprint=self.fingerprint).to_json()
                 if held is not None:
                     described[HELD] = record, held
                 return described
@@ -335,12 +326,8 @@ class HostEntries:
                 return self._failed(value, error)
 
     def _failed(self, value: Any, error: Exception) -> Leaf:
-        self._fault(message("lost.tensor"), error)
-        return Leaf(type(value).__name__, why=why_raised(error))
-
-
-def _as_json(leaf: Any) -> dict[str, Any]:
-    return leaf if type(leaf) is dict else leaf.to_json()
+        self.fault(message("lost.tensor"), error)
+        return unread(value, error)
 
 
 class DeviceEntries(HostEntries):
@@ -360,9 +347,7 @@ class DeviceEntries(HostEntries):
         self._found: dict[int, Leaf] = {}
         self._waiting: list[JournalLine] = []
         self.describer = self.of_graphs = TreeDescriber(
-            lambda value: isinstance(value, _Difference) or is_tensor(value),
-            self._queue,
-            to_json=_as_json,
+            lambda value: isinstance(value, _Difference) or is_tensor(value), self._queue
         )
 
     def append(self, line: JournalLine) -> None:
@@ -374,7 +359,7 @@ class DeviceEntries(HostEntries):
 
     def state_of(self, parameter: Any) -> str | None:
         """Return None: the fingerprint is still on the device; without one, that is all."""
-        return None if self._fingerprint else "recorded"
+        return None if self.fingerprint else "recorded"
 
     def glance(self, parameter: Any) -> bytes | None:
         """Return None: to read any element would wait for the device."""
@@ -423,7 +408,7 @@ class DeviceEntries(HostEntries):
     def _queue(self, value: Any, record: str) -> Any:
         device = isinstance(value, _Difference) or hasattr(value, "asnumpy")
         if isinstance(value, HostTensor) or not device:
-            known = self._overflows is not None and not isinstance(value, HostTensor)
+            known = self.overflows is not None and not isinstance(value, HostTensor)
             return (self._held if known else self._describe)(value, record)
         with self.charge:
             try:
@@ -438,9 +423,9 @@ class DeviceEntries(HostEntries):
 
     def _held_there(self, tensor: Any, record: str, copy: Callable[[Any], Any]) -> dict[str, Any]:
         """Hold a copy on the device; where there is no room, entries that have ended make it."""
-        if self._overflows is None or not self._overflows.run.wanted:
+        if self.overflows is None or not self.overflows.run.wanted:
             return {}
-        holder = self._overflows.run.holder
+        holder = self.overflows.run.holder
         if not holder.has_room(local_of(tensor).nbytes):
             self._fetch()
         return {HELD: (record, holder.hold_on_device(tensor, copy))}
@@ -587,7 +572,7 @@ class Opening:
         """
         guard = self._guards.get(what)
         if guard is None:
-            guard = Counted(self.fault, message(what), self.entries.charge)
+            guard = Counted(self.fault, what, charge=self.entries.charge)
             self._guards[what] = guard
         return guard
 

@@ -23,13 +23,13 @@ import numpy as np
 
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, fingerprint_of, local_of, to_host
 from mindrlhf_msprobe.capture.tensors.tree import described_leaves
-from mindrlhf_msprobe.capture.words import FaultSink
 from mindrlhf_msprobe.common.message import SpokenError, message
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, direction_of
 from mindrlhf_msprobe.storage.writing.background import BufferPool, Copy
+from mindrlhf_msprobe.storage.writing.ledger import FaultSink
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.opening.opening import StepCounters
@@ -368,7 +368,7 @@ class OverflowEntries:
         """Find out which parts of an entry are not finite."""
         forward = ended.direction == "forward"
         for part, structure in ended.line.values.items():
-            for leaf in described_leaves(structure):
+            for _, leaf in described_leaves(structure):
                 kind = _kind(leaf)
                 if kind == _SOFT and forward and part != _PARAMETERS:
                     ended.soft.add(part)

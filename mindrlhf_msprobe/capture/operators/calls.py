@@ -19,11 +19,10 @@ from mindrlhf_msprobe.capture.framework.hooks import Args, Kwargs
 from mindrlhf_msprobe.capture.framework.private import FIRST_RUN, uncast
 from mindrlhf_msprobe.capture.opening.observer import ObservedCall, OperatorCall
 from mindrlhf_msprobe.capture.opening.opening import Call
-from mindrlhf_msprobe.capture.operators.interception import Interception
+from mindrlhf_msprobe.capture.operators.interception import intercepted
 from mindrlhf_msprobe.capture.operators.inventory import Operator
 from mindrlhf_msprobe.capture.pynative.gradients import Taps, with_taps
 from mindrlhf_msprobe.capture.pynative.phase import CellRun, EagerCapture
-from mindrlhf_msprobe.capture.words import Counted
 from mindrlhf_msprobe.storage.operators import (
     MOST_ATTRIBUTES,
     Attributes,
@@ -31,6 +30,7 @@ from mindrlhf_msprobe.storage.operators import (
     operator_entry,
     parse_operator,
 )
+from mindrlhf_msprobe.storage.writing.ledger import Counted
 
 #: Methods that change the tensor they are called on, and return nothing.
 _RETURN_NOTHING = frozenset(["__setitem__"])
@@ -65,7 +65,7 @@ class OperatorCalls:
         with self._captures[0].opening.guard("lost.operators"), ExitStack() as ends:
             for capture in self._captures:
                 network = capture.opening.root
-                ends.enter_context(Interception(self._handle, network=network, every_thread=True))
+                ends.enter_context(intercepted(self._handle, network=network, every_thread=True))
             self._ends = ends.pop_all()
 
     def close(self) -> None:

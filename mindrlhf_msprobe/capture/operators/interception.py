@@ -13,8 +13,8 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -62,6 +62,7 @@ class _Here(threading.local):
 
     Attributes:
         busy: whether an operator, or what handles one, is running.
+        nested: whether what MindSpore's own Python calls is handled as well.
         handle: of the innermost interception of this thread alone, or None.
     """
 
@@ -75,9 +76,26 @@ _HERE = _Here()
 _SHARED: list[Handle] = []
 
 
-@dataclass(eq=False)
-class Interception:
-    """While entered, calls of operators go to `handle(operator, original, args, kwargs)`.
+@contextmanager
+def _calls_here(*, busy: bool, nested: bool, handle: Handle | None) -> Iterator[None]:
+    """Let something else happen to the calls of this thread: see `_Here`."""
+    before = (_HERE.busy, _HERE.nested, _HERE.handle)
+    _HERE.busy, _HERE.nested, _HERE.handle = busy, nested, handle
+    try:
+        yield
+    finally:
+        _HERE.busy, _HERE.nested, _HERE.handle = before
+
+
+@contextmanager
+def intercepted(
+    handle: Handle,
+    *,
+    network: nn.Cell | None = None,
+    every_thread: bool = False,
+    nested: bool = False,
+) -> Iterator[None]:
+    """Have calls of operators go to `handle(operator, original, args, kwargs)`.
 
     What it returns is what the caller gets; what it raises, the caller gets, too. Probed are calls
     by programs, by the layers of MindSpore and by other libraries. What MindSpore's own Python
@@ -86,59 +104,38 @@ class Interception:
     method of tensors the first of `args` is the tensor. Of several interceptions that are entered
     the innermost is called.
 
-    Attributes:
-        handle: takes the calls.
+    Args:
         network: a network whose cells hold functions of MindSpore as attributes; or None.
         every_thread: whether the calls of all threads are taken, not those of this one alone.
         nested: of this thread, whether what MindSpore's own Python calls goes to it as well.
     """
-
-    handle: Handle
-    network: nn.Cell | None = None
-    every_thread: bool = False
-    nested: bool = False
-    _before: list[tuple[bool, bool, Handle | None]] = field(default_factory=list)
-
-    def __enter__(self) -> Interception:
-        _PATCHES.begin(self.network)
-        if self.every_thread:
-            _SHARED.append(self.handle)
-        else:
-            self._before.append((_HERE.busy, _HERE.nested, _HERE.handle))
-            _HERE.busy, _HERE.nested, _HERE.handle = False, self.nested, self.handle
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.every_thread:
-            _SHARED.remove(self.handle)
-        else:
-            _HERE.busy, _HERE.nested, _HERE.handle = self._before.pop()
-        _PATCHES.end(self.network)
-
-
-@contextmanager
-def not_intercepted() -> Iterator[None]:
-    """Let the operators that are called in this thread go straight to the originals."""
-    before, _HERE.busy = _HERE.busy, True
+    _PATCHES.begin(network)
     try:
-        yield
+        if not every_thread:
+            with _calls_here(busy=False, nested=nested, handle=handle):
+                yield
+            return
+        _SHARED.append(handle)
+        try:
+            yield
+        finally:
+            _SHARED.remove(handle)
     finally:
-        _HERE.busy = before
+        _PATCHES.end(network)
 
 
-@contextmanager
-def handled_inside(handle: Handle) -> Iterator[None]:
+def not_intercepted() -> AbstractContextManager[None]:
+    """Let the operators that are called in this thread go straight to the originals."""
+    return _calls_here(busy=True, nested=_HERE.nested, handle=_HERE.handle)
+
+
+def handled_inside(handle: Handle) -> AbstractContextManager[None]:
     """Let a handler be called for what an operator calls that is called inside, in this thread.
 
     It is meant for handlers: an interception is entered. What MindSpore's own Python calls goes
     to it as well.
     """
-    before = (_HERE.busy, _HERE.nested, _HERE.handle)
-    _HERE.busy, _HERE.nested, _HERE.handle = False, True, handle
-    try:
-        yield
-    finally:
-        _HERE.busy, _HERE.nested, _HERE.handle = before
+    return _calls_here(busy=False, nested=True, handle=handle)
 
 
 def is_mindspores(function: Callable[..., Any]) -> bool:
@@ -379,16 +376,12 @@ class _Patches:
             for place in self.places:
                 place.put_on()
             self.replaced_in_cells.clear()
-            for network, _ in self._networks.values():
-                self._replace_held(network)
-
-    def _replace_held(self, network: nn.Cell) -> None:
-        """Replace the functions that the cells of a network hold, e.g. `self.act = mint.relu`."""
-        for cell in named_cells(network).values():
-            if held := self._wrappers_of(cell):
-                self._ends.append(left_out_of_copies(cell, _put_back))
-                vars(cell).update(held)
-                self._ends.append(functools.partial(_put_back, vars(cell)))
+            cells = [c for n, _ in self._networks.values() for c in named_cells(n).values()]
+            for cell in cells:  # which hold functions, e.g. `self.act = mint.relu`
+                if held := self._wrappers_of(cell):
+                    self._ends.append(left_out_of_copies(cell, _put_back))
+                    vars(cell).update(held)
+                    self._ends.append(functools.partial(_put_back, vars(cell)))
 
     def _held_off(self, method: Any, *, begins: bool = True, ends: bool = True) -> Any:
         """Return what calls a method that compiles with nothing replaced.

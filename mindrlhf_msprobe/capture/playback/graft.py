@@ -35,7 +35,7 @@ from mindrlhf_msprobe.capture.framework.private import has_gradient_graph
 from mindrlhf_msprobe.capture.operators.interception import not_intercepted
 from mindrlhf_msprobe.capture.playback.forms import tensor_of
 from mindrlhf_msprobe.capture.tensors.summary import HostTensor, is_sharded, to_host
-from mindrlhf_msprobe.capture.tensors.tree import fields_of
+from mindrlhf_msprobe.capture.tensors.tree import fields_of, values_in
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import CODE, GRAFTED, ProbeConfig
 from mindrlhf_msprobe.errors import RunError, UsageError, nearest_of
@@ -400,7 +400,7 @@ class PhaseGraft:
         path = f"{entry}.output"
         if (entry, "output") not in self._parts:
             return None
-        kept = {id(tensor) for tensor in _tensors(given)}
+        kept = {id(value) for value in values_in(given) if isinstance(value, Tensor)}
         several = isinstance(output, tuple) and not hasattr(output, "_fields")
         if not several:
             return self._replaced(output, f"{path}.0", kept)
@@ -518,14 +518,3 @@ def _instead(own: Tensor, tensor: Tensor) -> Tensor:
         own = ops.HookBackward(lambda _: arrived.pop())(own)  # what comes of `where` is zero
         replaced = ops.where(Tensor(True), tensor, own)
         return ops.HookBackward(lambda gradients: arrived.append(gradients[0]))(replaced)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in tuples, lists and mappings."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _tensors(tuple(value.values()))
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)

@@ -18,7 +18,6 @@ import numpy as np
 from mindrlhf_msprobe.capture.playback.forms import Form, opaque_parts, put_together, take_apart
 from mindrlhf_msprobe.capture.playback.generators import check_own, put_back, states_of_generators
 from mindrlhf_msprobe.capture.tensors.summary import to_host
-from mindrlhf_msprobe.capture.words import counted
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import CYCLE, NAME, SAME, ProbeConfig
 from mindrlhf_msprobe.errors import MsprobeError, RunError, UsageError
@@ -32,6 +31,7 @@ from mindrlhf_msprobe.storage.manifest.manifest import Replaced
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.step_lines import NO_LINE, generator_lines
+from mindrlhf_msprobe.storage.writing.ledger import Counted
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
@@ -316,7 +316,7 @@ class Playback:
             self._put_generators_back(step, call, generators)
         recorder = self._recorder
         if recorder is not None and self._config.key_data_dump:
-            with counted(recorder.fault, "lost.random_states"):
+            with Counted(recorder.fault, "lost.random_states"):
                 states = states_of_generators(generators)
                 line = {"step": step, "call": call, "states": states}
                 generator_lines(recorder.root, self._rank).append([line])

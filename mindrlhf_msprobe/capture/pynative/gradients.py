@@ -228,15 +228,6 @@ def _has_fractions(tensor: Tensor) -> bool:
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
-def _is_trained(tensor: Any) -> bool:
-    """Return whether a tensor is a parameter that may get a gradient."""
-    return (
-        isinstance(tensor, Parameter)
-        and bool(tensor.requires_grad)
-        and _has_fractions(local_of(tensor))
-    )
-
-
 def with_taps(args: Args, kwargs: Kwargs, tapped: Mapping[int, Tensor]) -> tuple[Any, Any]:
     """Return the arguments of an operator with parameters replaced, by their ids."""
     return _replaced(args, kwargs, lambda t: tapped.get(id(t), t), lists=True)
@@ -435,7 +426,9 @@ class CallGradients:
 
         def note(tensor: Any, path: str) -> Any:
             leaf = _none()
-            is_given = self._taps.parameters and io == "output" and _is_trained(tensor)
+            is_given = False  # a parameter that may get a gradient
+            if self._taps.parameters and io == "output" and isinstance(tensor, Parameter):
+                is_given = bool(tensor.requires_grad) and _has_fractions(local_of(tensor))
             passes = _can_have_gradient(tensor) and not _is_kept(tensor, self._capture)
             if is_given or passes:
                 place = places.setdefault(id(tensor), GradientPlace(tensor, path, key=id(tensor)))

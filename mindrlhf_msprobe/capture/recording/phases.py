@@ -17,7 +17,6 @@ from mindrlhf_msprobe.capture.opening.opening import (
 )
 from mindrlhf_msprobe.capture.opening.overflow import OverflowEntries, Overflows
 from mindrlhf_msprobe.capture.tensors.summary import Summaries
-from mindrlhf_msprobe.capture.words import counted
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import Selection
 from mindrlhf_msprobe.errors import UsageError
@@ -25,6 +24,7 @@ from mindrlhf_msprobe.log import inform, warn
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, names_of
 from mindrlhf_msprobe.storage.manifest.coverage import MINDSPORE, OPERATORS, OPTIMIZERS, PHASES
 from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError
+from mindrlhf_msprobe.storage.writing.ledger import Counted
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.framework.hooks import ParameterHooks
@@ -106,19 +106,12 @@ class Phases:
         self._closer = step, phase, cell
         inform("log.closer", phase=phase, cell=cell, step=step)
 
-    def enter(
+    def _enter(
         self, phases: Sequence[Phase], watched: Mapping[str, Any], model: Any
     ) -> dict[Phase, Any]:
         """Note that phases begin, and what they run with; return the network to record in each.
 
         What passed through an earlier phase did not end the training.
-
-        Args:
-            watched: the networks by role.
-            model: the one that the trainer named for the phase, or None.
-
-        Raises:
-            UsageError: no network was watched for a phase that is recorded.
         """
         run = self._run
         self._entered_at = run.clock_of(run.step).now()
@@ -141,7 +134,7 @@ class Phases:
                 continue
             with run.ledger.charge(phase.name):
                 if network is model:  # it has not been watched: before it is compiled
-                    with counted(run.fault, "lost.cells", role=phase.role):
+                    with Counted(run.fault, "lost.cells", role=phase.role):
                         self._probes().put_into(phase.role, network)
                 of_role = watched.get(phase.role)
                 own = of_role is None or of_role is network
@@ -226,19 +219,34 @@ class Phases:
             self._graph_probes = GraphProbes(
                 self._run.config,
                 self._run.fault,
-                will_record=lambda: self._run.config.records_from(self._run.step),
+                will_record=lambda: self._run.config.steps_from(self._run.step) != 0,
                 cost=self._run.ledger.graphs,
             )
         return self._graph_probes
 
     def open(
-        self, networks: Mapping[Phase, Any], token_range: tuple[int, int] | None = None
+        self,
+        phases: Sequence[Phase],
+        watched: Mapping[str, Any],
+        model: Any = None,
+        token_range: tuple[int, int] | None = None,
     ) -> JointCapture | None:
-        """Begin to record phases, each of its network, that open and close together.
+        """Enter phases that open and close together; begin to record those that are recorded now.
 
-        None if that failed, which is counted, not raised.
+        None if there is none, or that failed, which is counted, not raised.
+
+        Args:
+            watched: the networks by role.
+            model: the one that the trainer named for the phase, or None.
+
+        Raises:
+            UsageError: no network was watched for a phase that is recorded.
         """
-        with counted(self._run.fault, "lost.phase", phase=names_of(networks)):
+        networks = self._enter(phases, watched, model)
+        if not networks:
+            return None
+        charge = self._run.ledger.charge(next(iter(networks)).name)
+        with Counted(self._run.fault, "lost.phase", charge=charge, phase=names_of(networks)):
             from mindrlhf_msprobe.capture.recording.phase_capture import JointCapture
 
             opening = JointCapture(
@@ -276,12 +284,8 @@ class Phases:
             buffer_bytes=config.buffer_mb << 20,
             fault=self._run.fault,
             operators=config.records_cell if config.records_operators else None,
-            observer=None
-            if self.observer_of is None
-            else self.observer_of(phase, counters.openings),
-            graft=None
-            if self._grafts is None
-            else self._grafts.of_phase(phase, self._run.step, counters.openings),
+            observer=self.observer_of and self.observer_of(phase, counters.openings),
+            graft=self._grafts and self._grafts.of_phase(phase, self._run.step, counters.openings),
         )
         self._openings[phase.role] = opening
         counters.openings += 1
@@ -289,7 +293,9 @@ class Phases:
 
     def close(self, opening: JointCapture, *, raised: bool = False) -> None:
         """End to record phases; says once of each in which no cell ran though nothing raised."""
-        with counted(self._run.fault, "lost.phase", phase=names_of(opening.phases)):
+        charge = self._run.ledger.charge(next(iter(opening.phases)).name)
+        what = names_of(opening.phases)
+        with Counted(self._run.fault, "lost.phase", charge=charge, phase=what):
             opening.close()
             for phase, capture in opening.phases.items():
                 if self._run.config.optimizer_state and phase.name in UPDATE_PHASES:
@@ -342,7 +348,7 @@ class Phases:
 
             with (
                 self._run.ledger.charge(phase.name),
-                counted(self._run.fault, "lost.optimizer_state"),
+                Counted(self._run.fault, "lost.optimizer_state"),
             ):
                 optimizers = self._run.settings.of_networks().optimizers_of(phase.role)
                 if not optimizers:

@@ -34,7 +34,6 @@ from mindrlhf_msprobe.capture.recording.saves import Saves
 from mindrlhf_msprobe.capture.settings.configurations import error_in_words
 from mindrlhf_msprobe.capture.settings.environment import cann_version, settings_now
 from mindrlhf_msprobe.capture.tensors.summary import is_of_training
-from mindrlhf_msprobe.capture.words import counted
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError, UsageError
@@ -44,7 +43,7 @@ from mindrlhf_msprobe.storage.manifest.manifest import Note, Replaced, Written
 from mindrlhf_msprobe.storage.manifest.run_file import FAILED, INTERRUPTED, Stop
 from mindrlhf_msprobe.storage.step_lines import ALL_LINES, StepClock
 from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError
-from mindrlhf_msprobe.storage.writing.ledger import Ledger
+from mindrlhf_msprobe.storage.writing.ledger import Counted, Ledger
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 
@@ -343,6 +342,7 @@ class Recorder:
 
     Attributes:
         phases, saves, settings, ending: what is recorded, each its part.
+        root, rank: the run's directory, and which rank it records.
         config: what to record.
         ledger: takes what recording costs.
         writer: writes it.
@@ -377,6 +377,7 @@ class Recorder:
             ledger=self.ledger,
             keep_bytes=config.keep_mb << 20,
         )
+        self.root, self.rank = self.writer.root, rank
         self._begin(config.initial_step or self.writer.next_step())
         self.sequence = itertools.count()
         self.ending = Ending(self)
@@ -384,13 +385,12 @@ class Recorder:
         self.phases = Phases(self)
         self.saves = Saves(self)
         self._configurations_wanted = config.configurations_dump
-        self._room_logged = self._ranks_logged = False
         self._steps_ended = 0
         self._ending: int | None = None  # the step whose end is waited for: what fails is of it
         for what, error in unknown:
             self.fault(what, error)
-        FOLDERS.begin(self.writer.root, rank, config.buffer_mb << 20)
-        log_start(config, self.writer.root, self.step, continues=self.writer.continues)
+        FOLDERS.begin(self.root, rank, config.buffer_mb << 20)
+        log_start(config, self.root, self.step, continues=self.writer.continues)
         # The last: what is raised above, under `strict`, leaves no listener behind.
         listen_to_ends(self.ending.note_end)
 
@@ -398,16 +398,6 @@ class Recorder:
     def step(self) -> int:
         """The number of the step that is open."""
         return self.open_step.number
-
-    @property
-    def root(self) -> Path:
-        """The run's directory."""
-        return self.writer.root
-
-    @property
-    def rank(self) -> int:
-        """Which rank it records."""
-        return self.writer.rank
 
     def note(self, note: Note) -> None:
         """Write down what is said of the run."""
@@ -423,7 +413,7 @@ class Recorder:
             self.writer.manifest.begin(step)
             if self.writer.continues:
                 for lines_of in ALL_LINES:
-                    lines_of(self.writer.root, self.writer.rank).forget(step)
+                    lines_of(self.root, self.rank).forget(step)
         except OSError as refused:
             path, why = self.config.dump_path, refused.strerror or str(refused)
             raise RunError.saying("error.left_of_step", path=path, step=step, why=why) from None
@@ -480,7 +470,7 @@ class Recorder:
     def end_step(self, step: int) -> None:
         """Make everything recorded in a step readable; saves on their way are waited for."""
         try:
-            with counted(self.fault, "lost.end_of_step"):
+            with Counted(self.fault, "lost.end_of_step"):
                 try:
                     self.settings.end_step()
                     self.phases.record_optimizers(step)
@@ -490,7 +480,7 @@ class Recorder:
                 finally:  # an interrupted wait ends the step too
                     clock, times = self._clocks.pop(step, None), None
                     if clock is not None and self.config.records_anything():
-                        times = partial(clock.to_json, step, self.writer.rank)
+                        times = partial(clock.to_json, step, self.rank)
                     self.writer.end_step(step, self.lost, times=times)
         finally:
             self._ending = None
@@ -499,14 +489,12 @@ class Recorder:
 
     def _log_first_step(self, step: int) -> None:
         """Say once what a step with layer data takes, and which ranks do not write here."""
-        config, root = self.config, self.writer.root
+        config, root = self.config, self.root
         try:
-            if self.writer.phases and not self._room_logged:
-                self._room_logged = True
+            if self.writer.phases and self.once("disk room"):
                 log_disk_room(config, root, step, self.ledger.bytes_of_last_step())
-            if not self._ranks_logged:
-                self._ranks_logged = True
-                log_missing_ranks(config, root, self.writer.rank)
+            if self.once("missing ranks"):
+                log_missing_ranks(config, root, self.rank)
         except OSError as error:  # a directory that was removed is a loss already
             logger.debug("%s", message("log.disk_unknown", why=error))
 
@@ -515,8 +503,8 @@ class Recorder:
         forget_listener(self.ending.note_end)
         self.phases.end_run()
         self.settings.end_run()
-        FOLDERS.end(self.writer.root)
-        with counted(self.fault, "lost.end_of_run"):
+        FOLDERS.end(self.root)
+        with Counted(self.fault, "lost.end_of_run"):
             step = self.open_step.close()
             try:
                 try:
@@ -569,8 +557,8 @@ class Recorder:
         step = self.step if self._ending is None else self._ending
         if isinstance(error, DumpPathLostError):
             if self.once("dump_path lost"):
-                root, lost = str(self.writer.root), str(error.what)
-                warn("log.dump_path_lost", root=root, what=lost, step=step)
+                lost = str(error.what)
+                warn("log.dump_path_lost", root=str(self.root), what=lost, step=step)
         elif first:
             log_fault(what, step, error)
 

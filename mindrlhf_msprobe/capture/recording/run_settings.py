@@ -11,7 +11,6 @@ from mindrlhf_msprobe.capture.settings.environment import (
     initial_weights,
     settings_now,
 )
-from mindrlhf_msprobe.capture.words import counted
 from mindrlhf_msprobe.log import inform
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase, role_of
 from mindrlhf_msprobe.storage.manifest.manifest import (
@@ -21,12 +20,16 @@ from mindrlhf_msprobe.storage.manifest.manifest import (
     StepStates,
     Written,
 )
-from mindrlhf_msprobe.storage.writing.ledger import STEP
+from mindrlhf_msprobe.storage.manifest.run_file import Change, Generation
+from mindrlhf_msprobe.storage.writing.ledger import STEP, Counted
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
-    from mindrlhf_msprobe.capture.settings.generation import GenerateCalls, GenerationSettings
+    from mindrlhf_msprobe.capture.settings.generation import GenerateCalls
     from mindrlhf_msprobe.capture.settings.networks import NetworkSettings
+
+
+_MOST_CHANGES = 4000  # of what one phase generates with
 
 
 class RunSettings:
@@ -45,14 +48,15 @@ class RunSettings:
         self._taken = False  # what the process runs with
         self._networks: NetworkSettings | None = None
         self._networks_noted = False
-        self._generation: GenerationSettings | None = None
+        self._generation: dict[str, Generation] = {}  # by phase, as the manifest has it
+        self._generated_with: dict[str, dict[str, Any]] = {}  # by phase, in its last call
         self._generate_calls: GenerateCalls | None = None
         self.generates: str | None = None
         self._random_states = RandomStates(recorder.fault)
 
     def note_random_states(self, step: int) -> None:
         """Note the states of random generators in which a step begins, at its first phase."""
-        with self._run.ledger.charge(STEP), counted(self._run.fault, "lost.generators"):
+        with self._run.ledger.charge(STEP), Counted(self._run.fault, "lost.generators"):
             if self._random_states.note(step):
                 self._run.note(StepStates(self._random_states.content))
 
@@ -96,12 +100,13 @@ class RunSettings:
         trained = any(self._run.phases.entered[name] > (name == phase.name) for name in updates)
         if trained and not of_role:
             return
-        settings = self._settings_at_first_phase()
+        settings = None if self._taken else settings_now(self._run.fault)
+        self._taken = True
         name = phase.role if of_role else phase.name
         self._first_networks[name] = phase.role, weakref.ref(network)
         if self._run.writer.manifest.lost is not None:
             return
-        with counted(self._run.fault, "lost.initial_weights", role=name):
+        with Counted(self._run.fault, "lost.initial_weights", role=name):
             weights = None
             if self._run.config.fingerprint:
                 weights = initial_weights(network, self._run.fault)
@@ -112,62 +117,68 @@ class RunSettings:
         """Say once that a phase has no network, and note what the process runs with."""
         if self._run.once("no network", phase.name):
             inform("log.no_network", phase=phase.name, role=phase.role)
-        settings = self._settings_at_first_phase()
-        if settings is not None:
-            self._run.note(FirstEntry(phase.role, None, settings, phase.name))
+        self._note_process(phase)
 
-    def _settings_at_first_phase(self) -> dict[str, Any] | None:
-        """Return what the process runs with; None where that was taken in an earlier phase."""
-        if self._taken:
-            return None
-        self._taken = True
-        return settings_now(self._run.fault)
+    def _note_process(self, phase: Phase) -> None:
+        """Note what the process runs with, unless that was taken in an earlier phase."""
+        if not self._taken:
+            self._taken = True
+            settings = settings_now(self._run.fault)
+            self._run.note(FirstEntry(phase.role, None, settings, phase.name))
 
     def enter(self, phase: Phase, network: Any) -> None:
         """Note what a network is set to when a phase opens, recorded or not: mode, attributes.
 
         Where the first phase is switched off, what the process runs with is noted, too.
         """
-        if not (self._taken or self._run.config.records_phase(phase)):
-            runs_with = self._settings_at_first_phase()
-            self._run.note(FirstEntry(phase.role, None, runs_with, phase.name))
-        charged = phase.name if self._run.config.records_phase(phase) else STEP
+        recorded = self._run.config.records_phase(phase)
+        if not recorded:
+            self._note_process(phase)
+        charged = phase.name if recorded else STEP
         with self._run.ledger.charge(charged):
             settings = self.of_networks()
             settings.enter(phase, network, self._run.step)
             self._write_networks(settings)
             if phase.counts_tokens:
                 self.generates = phase.name
-                with counted(self._run.fault, "lost.generation_settings"):
-                    self._listener().listen(network)
+                with Counted(self._run.fault, "lost.generation_settings"):
+                    if self._generate_calls is None:
+                        from mindrlhf_msprobe.capture.settings.generation import GenerateCalls
 
-    def _listener(self) -> GenerateCalls:
-        """Return what listens to calls of `generate` while a phase that generates is open."""
-        if self._generate_calls is None:
-            from mindrlhf_msprobe.capture.settings.generation import GenerateCalls
+                        self._generate_calls = GenerateCalls(self, self._run.fault)
+                    self._generate_calls.listen(network)
 
-            def note(settings: Mapping[str, Any]) -> None:
-                if self.generates is not None:
-                    self._note_generation(self.generates, settings)
-
-            self._generate_calls = GenerateCalls(
-                note, lambda: self.generates is not None, self._run.fault
-            )
-        return self._generate_calls
+    def note_call(self, settings: Mapping[str, Any]) -> None:
+        """Note what a call of `generate` was given, if the phase that generates is still open."""
+        if self.generates is not None:
+            self._note_generation(self.generates, settings)
 
     def _note_generation(self, phase: str, settings: Mapping[str, Any]) -> None:
-        from mindrlhf_msprobe.capture.settings.generation import GenerationSettings
-
+        """Note what a phase generates with; what is as it was before is noted once."""
+        step = self._run.step
         with self._run.lock:
-            if self._generation is None:
-                self._generation = GenerationSettings()
-            news = self._generation.note(phase, self._run.step, settings)
-            if news is not None:
-                self._run.note(Generated(news))
+            known = self._generated_with.setdefault(phase, {})
+            before = self._generation.get(phase)
+            if before is None:
+                content = Generation.make(step=step, settings=dict(settings))
+            else:
+                new = [
+                    Change.make(step=step, name=name, value=value)
+                    for name, value in settings.items()
+                    if name not in known or (type(known[name]), known[name]) != (type(value), value)
+                ]
+                changes = [*before.changes, *new][:_MOST_CHANGES]
+                if len(changes) == len(before.changes):
+                    return
+                content = Generation({**before.json})
+                content.changes = changes
+            known.update(settings)
+            self._generation = {**self._generation, phase: content}
+            self._run.note(Generated(self._generation))
 
     def note_generation(self, phase: Phase, settings: Mapping[str, Any]) -> None:
         """Note what a phase generates with: name → value; what is no plain value is left out."""
-        with counted(self._run.fault, "lost.generation_settings"):
+        with Counted(self._run.fault, "lost.generation_settings"):
             from mindrlhf_msprobe.capture.settings.generation import plain_settings
 
             self._note_generation(phase.name, plain_settings(settings))
@@ -181,7 +192,7 @@ class RunSettings:
         return self._networks
 
     def _write_networks(self, settings: NetworkSettings) -> None:
-        with counted(self._run.fault, "lost.networks"):
+        with Counted(self._run.fault, "lost.networks"):
             content = settings.take()
             if content is not None:
                 written = Written.WITH_THE_STEP if self._networks_noted else Written.SOON

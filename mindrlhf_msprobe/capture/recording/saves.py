@@ -19,17 +19,18 @@ from mindrlhf_msprobe.capture.tensors.summary import (
     is_torch_tensor,
     summarise,
     to_host,
+    unread,
 )
-from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber, UnknownOutline
-from mindrlhf_msprobe.capture.words import counted, why_not_in_graph, why_raised
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber, UnknownOutline, described_leaves
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import nearest_key
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.leaves import Leaf, is_leaf
+from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.coverage import KEY_DATA
 from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError
+from mindrlhf_msprobe.storage.writing.ledger import Counted
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.recorder import Recorder
@@ -45,7 +46,7 @@ class DescribedKeyData:
     """
 
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    unsaved: dict[str, Message] = field(default_factory=dict)
+    unsaved: dict[str, Message | None] = field(default_factory=dict)
     _tree: Any = None
     _to_summarise: list[tuple[dict[str, Any], Callable[[], Leaf]]] = field(default_factory=list)
 
@@ -86,13 +87,14 @@ def describe_key_data(
 
     def tensor(value: Any, path: str) -> Any:
         if isinstance(value, UnknownOutline):
-            described.unsaved[path] = why_not_in_graph(value.reason)
-            return Leaf(value.type, why=described.unsaved[path])
+            described.unsaved[path] = value.why
+            return Leaf(value.type, why=value.why)
         try:
             host = to_host(value)
         except Exception as error:
-            described.unsaved[path] = why_raised(error)
-            return Leaf(type(value).__name__, why=described.unsaved[path])
+            leaf = unread(value, error)
+            described.unsaved[path] = leaf.why
+            return leaf
         return save(host, path, host.values())
 
     def text(value: str, path: str) -> Any:
@@ -103,7 +105,9 @@ def describe_key_data(
         return leaf if isinstance(leaf, dict) else leaf.to_key_data_json()
 
     described._tree = TreeDescriber(_is_array, tensor, text, to_json).describe(value, key)
-    _note_opaque(described._tree, key, described.unsaved)
+    for path, leaf in described_leaves(described._tree, key):
+        if leaf.get("opaque"):
+            described.unsaved[path] = message("coverage.cannot_be_saved", type=leaf["type"])
     return described
 
 
@@ -121,18 +125,6 @@ def _is_array(value: Any) -> bool:
         return -(2**63) <= value < 2**63  # numpy holds it without loss
     known = isinstance(value, (bool, float, complex, UnknownOutline))
     return known or is_tensor(value) or is_torch_tensor(value)
-
-
-def _note_opaque(structure: Any, path: str, unsaved: dict[str, Message]) -> None:
-    if is_leaf(structure):
-        if structure.get("opaque"):
-            unsaved[path] = message("coverage.cannot_be_saved", type=structure["type"])
-    elif isinstance(structure, dict):
-        for key, item in structure.items():
-            _note_opaque(item, f"{path}.{key}", unsaved)
-    elif isinstance(structure, list):
-        for index, item in enumerate(structure):
-            _note_opaque(item, f"{path}.{index}", unsaved)
 
 
 class Saves:
@@ -163,7 +155,7 @@ class Saves:
             clock = self._run.clock_of(step)
             saved_at = clock.now()
             micro_step = next_one if at is None else at[0]
-            with counted(self._run.fault, "lost.key_data", key=key):
+            with Counted(self._run.fault, "lost.key_data", key=key):
                 if isinstance(value, UnknownOutline):  # saved in a graph that cannot hand it over
                     return self._run.leave_out(KEY_DATA, key, value.reason)
                 if self._run.writer.manifest.lost is not None:
@@ -201,7 +193,7 @@ class Saves:
             with self._run.lock:
                 return dict(self.configurations)
 
-        with counted(self._run.fault, "lost.configurations"):
+        with Counted(self._run.fault, "lost.configurations"):
             plain = named_configurations(configurations, texts.__setitem__, lost)
             with self._run.lock:
                 self.configurations.update(plain)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import enum
 import os
-import re
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.capture.tensors.tree import MAX_DEPTH, fields_of, printable_integer
+from mindrlhf_msprobe.common.printable import address_free
 from mindrlhf_msprobe.common.secret import could_be_secret
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json, number_to_json
 from mindrlhf_msprobe.storage.layout import WITHHELD
@@ -29,7 +29,6 @@ FailureNote = Callable[[str, Exception], None]
 _MAX_REASON = 200  # characters of an error's text
 _MAX_SEARCHED = 1000  # of these, those that are searched for a secret
 _MAX_ELEMENTS = 1000  # of an array that is written in full
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def named_configurations(
@@ -126,7 +125,7 @@ def reason_of(error: BaseException) -> str:
 def error_in_words(error: BaseException) -> tuple[str, str]:
     """Return an error's type and its text, of bounded length; one that could be a secret is not."""
     try:
-        text = _ADDRESS.sub("", str(error))
+        text = address_free(str(error))
     except Exception:
         text = ""
     if could_be_secret(text[:_MAX_SEARCHED]):
@@ -180,11 +179,6 @@ def _key_text(key: Any) -> str:
         return str(key.name)
     # A class of its own may not be able to be formatted; its characters stay.
     return str.__str__(key) if issubclass(type(key), str) else as_text(key)
-
-
-def address_free(text: str) -> str:
-    """Return a text without memory addresses, which are others in every process."""
-    return _ADDRESS.sub("", text)
 
 
 def is_mindspore_dtype(value: Any) -> bool:

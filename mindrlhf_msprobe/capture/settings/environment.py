@@ -22,7 +22,6 @@ import xxhash
 
 from mindrlhf_msprobe.capture.settings.configurations import to_plain
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, to_host
-from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.storage.manifest.random_states import UNKNOWN, with_state
 from mindrlhf_msprobe.storage.manifest.variables import (
     recordable,
@@ -30,6 +29,7 @@ from mindrlhf_msprobe.storage.manifest.variables import (
     variables_of_field,
     versions,
 )
+from mindrlhf_msprobe.storage.writing.ledger import Counted, FaultSink
 
 _MAX_CPU_NAME = 512
 _MAX_FILE = 1 << 16
@@ -57,7 +57,7 @@ def settings_now(fault: FaultSink) -> dict[str, dict[str, Any]]:
     }
     found = {}
     for name, collect in sections.items():
-        with counted(fault, "lost.section", section=name):
+        with Counted(fault, "lost.section", section=name):
             found[name] = collect()
     return found
 
@@ -191,7 +191,7 @@ def initial_weights(network: Any, fault: FaultSink) -> dict[str, str | None]:
                 continue
             seen.add(id(parameter))
             found[prefix + name] = None
-            with counted(fault, "lost.initial_weight"):
+            with Counted(fault, "lost.initial_weight"):
                 if not getattr(parameter, "has_init", False):
                     found[prefix + name] = fingerprint_of(to_host(parameter))
     return found
@@ -242,7 +242,7 @@ def states_now(fault: FaultSink) -> dict[str, str]:
     found: dict[str, str] = {}
     readers = {"numpy": _numpy, "random": lambda: repr(random.getstate()).encode()}
     for of, read in {**readers, "mindspore": _mindspore}.items():
-        with counted(fault, "lost.generator", of=of):
+        with Counted(fault, "lost.generator", of=of):
             state = read()
             digits = UNKNOWN if state is None else f"{xxhash.xxh32_intdigest(state):08x}"
             found[f"{of}_state"] = digits

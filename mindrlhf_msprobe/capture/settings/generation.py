@@ -25,7 +25,7 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import CodeType, FunctionType, NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn
@@ -38,13 +38,16 @@ from mindrlhf_msprobe.capture.framework.private import (
     children_of,
     parameters_of,
 )
-from mindrlhf_msprobe.capture.settings.configurations import address_free, is_mindspore_dtype
+from mindrlhf_msprobe.capture.settings.configurations import is_mindspore_dtype
 from mindrlhf_msprobe.capture.tensors.summary import fingerprint_of, local_of, to_host
-from mindrlhf_msprobe.capture.words import FaultSink, counted
+from mindrlhf_msprobe.common.printable import address_free
 from mindrlhf_msprobe.common.secret import could_be_secret, could_name_text, is_secret_key
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.layout import WITHHELD
-from mindrlhf_msprobe.storage.manifest.run_file import Change, Generation
+from mindrlhf_msprobe.storage.writing.ledger import Counted, FaultSink
+
+if TYPE_CHECKING:
+    from mindrlhf_msprobe.capture.recording.run_settings import RunSettings
 
 MAX_ATTRIBUTES = 64  # of one cell
 _MAX_TEXT = 200
@@ -300,10 +303,6 @@ def _list_of_rates(value: Any) -> Any:
     return f"{value.size} rates from {ends[0]} to {ends[1]}, {fingerprint_of(host)}"
 
 
-#: Takes what generation ran with: name → JSON value.
-Note = Callable[[dict[str, Any]], None]
-
-MAX_CHANGES = 4000
 _MAX_SETTINGS = 200
 _CONFIG = "GenerationConfig"
 _LOST = "lost.generation_settings"
@@ -312,55 +311,17 @@ _PLAIN = (bool, int, float, str)
 _LISTS = ("token_id", "token_ids", "stop", "bad_words")
 
 
-class GenerationSettings:
-    """What each phase generated with, and when that changed, for the manifest."""
-
-    def __init__(self) -> None:
-        self._phases: dict[str, Generation] = {}
-        self._last: dict[str, dict[str, Any]] = {}
-
-    def note(
-        self, phase: str, step: int, settings: Mapping[str, Any]
-    ) -> dict[str, Generation] | None:
-        """Note what a phase generates with; what is as it was before is noted once.
-
-        Returns:
-            phase → the step and settings of the first call, and the changes after it; None where
-            that is no news.
-        """
-        known = self._last.setdefault(phase, {})
-        content = self._phases.get(phase)
-        if content is None:
-            content = Generation.make(step=step, settings=dict(settings))
-        else:
-            changes = content.changes
-            room = MAX_CHANGES - len(changes)
-            new = [
-                Change.make(step=step, name=name, value=value)
-                for name, value in settings.items()
-                if name not in known or (type(known[name]), known[name]) != (type(value), value)
-            ]
-            if not new or room <= 0:
-                return None
-            content = Generation({**content.json})
-            content.changes = [*changes, *new[:room]]
-        known.update(settings)
-        self._phases = {**self._phases, phase: content}
-        return self._phases
-
-
 class GenerateCalls:
     """Listens to the calls of `generate`.
 
     Args:
-        note: called with what each call is given, when it ends.
-        wanted: says whether a phase is open that generates.
+        run: says whether a phase is open that generates, and takes what each call is given, when
+            it ends.
         fault: called with every fault while looking; may raise only in strict mode.
     """
 
-    def __init__(self, note: Note, wanted: Callable[[], bool], fault: FaultSink) -> None:
-        self._note = note
-        self._wanted = wanted
+    def __init__(self, run: RunSettings, fault: FaultSink) -> None:
+        self._run = run
         self._fault = fault
         self._replaced: list[tuple[FunctionType, FunctionType, CodeType]] = []
         self._seen: set[type] = set()
@@ -423,13 +384,13 @@ class GenerateCalls:
     def _generate(
         self, function: Callable[..., Any], cell: Any, /, *args: Any, **kwargs: Any
     ) -> Any:
-        if not self._wanted():
+        if self._run.generates is None:
             return function(cell, *args, **kwargs)
         outer = getattr(self._calls, "settings", None)
         settings: dict[str, Any] = {}
         self._calls.settings = settings
         try:
-            with counted(self._fault, _LOST):
+            with Counted(self._fault, _LOST):
                 settings.update(arguments(function, cell, args, kwargs))
             return function(cell, *args, **kwargs)
         finally:
@@ -437,8 +398,8 @@ class GenerateCalls:
             if outer is not None:  # what is called inside knows better
                 outer.update(settings)
             else:
-                with counted(self._fault, _LOST):
-                    self._note(settings)
+                with Counted(self._fault, _LOST):
+                    self._run.note_call(settings)
 
     def _update(
         self, function: Callable[..., Any], config: Any, /, *args: Any, **kwargs: Any
@@ -446,7 +407,7 @@ class GenerateCalls:
         unused = function(config, *args, **kwargs)
         settings = getattr(self._calls, "settings", None)
         if settings is not None:
-            with counted(self._fault, _LOST):
+            with Counted(self._fault, _LOST):
                 settings.update(plain_settings(vars(config)))
         return unused
 

@@ -13,6 +13,7 @@ import gc
 import operator
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,6 @@ from mindrlhf_msprobe.capture.settings.generation import (
     plain_value,
 )
 from mindrlhf_msprobe.capture.tensors.summary import mesh_of
-from mindrlhf_msprobe.capture.words import FaultSink, counted
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
 from mindrlhf_msprobe.storage.manifest.run_file import (
@@ -42,6 +42,7 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
 )
 from mindrlhf_msprobe.storage.manifest.variables import sizes_in
 from mindrlhf_msprobe.storage.records import network_name
+from mindrlhf_msprobe.storage.writing.ledger import Counted, FaultSink
 
 MAX_NETWORKS = 32
 MAX_VALUES = 200_000  # attributes of one network
@@ -76,16 +77,16 @@ class NetworkSettings:
         """Take the settings of networks and optimizers that the trainer named."""
         for role, optimizer in optimizers.items():
             if optimizer is not None:
-                with counted(self._fault, "lost.optimizer", role=role):
+                with Counted(self._fault, "lost.optimizer", role=role):
                     self._add_optimizer(role, optimizer)
         for role, network in networks.items():
             if network is not None:
-                with counted(self._fault, "lost.settings", role=role):
+                with Counted(self._fault, "lost.settings", role=role):
                     self._network(role, network)
 
     def enter(self, phase: Phase, network: nn.Cell, step: int) -> None:
         """Look at what is set while a phase opens."""
-        with counted(self._fault, "lost.settings", role=phase.role):
+        with Counted(self._fault, "lost.settings", role=phase.role):
             known = self._network(phase.role, network)
             if known is None or known.broken:
                 return
@@ -117,10 +118,10 @@ class NetworkSettings:
         And at how networks that were compiled in it are cut.
         """
         for network in self._networks:
-            with counted(self._fault, "lost.settings", role=network.role):
+            with Counted(self._fault, "lost.settings", role=network.role):
                 self._changed |= network.note_strategy()
         if not self._looked_before:
-            with counted(self._fault, "lost.optimizers"):
+            with Counted(self._fault, "lost.optimizers"):
                 self._find_optimizers()
 
     def take(self) -> Settings | None:
@@ -209,47 +210,21 @@ def parameters_in(cells: Iterable[nn.Cell]) -> Iterator[Any]:
         yield from (p for p in parameters_of(cell).values() if p is not None)
 
 
+@dataclass
 class _Cell:
     """The attributes of one cell of which a look says whether they changed.
 
-    Args:
+    Attributes:
         own: all attributes of the cell.
         names: of those that are looked at.
-
-    Attributes:
-        values: those that `read` returned last: the same objects are the same values, so that
-            comparing them costs next to nothing.
+        values: what these were at the last look, None of one that was deleted: the same objects
+            are the same values, so that comparing them costs next to nothing.
     """
 
-    def __init__(self, name: str, own: dict[str, Any], names: list[str]) -> None:
-        self.name = name
-        self._own = own
-        self._names = names
-        self._get = operator.itemgetter(*names)
-        self.values = self.read()
-
-    def read(self) -> tuple[Any, ...]:
-        """Return the attributes; None for one that was deleted."""
-        try:
-            found = self._get(self._own)
-        except KeyError:
-            return tuple(map(self._own.get, self._names))
-        return found if len(self._names) > 1 else (found,)
-
-    def changed(self) -> Iterator[tuple[str, Any]]:
-        """Yield the attributes that are other ones than at the last look, as JSON values.
-
-        None stands for one that has no JSON value, such as a tensor that replaced a number.
-        """
-        before, self.values = self.values, self.read()
-        for name, old, value in zip(self._names, before, self.values):
-            if value is old:
-                continue
-            plain, scalars = plain_value(name, value), {type(value), type(old)} <= {*PLAIN_TYPES}
-            # Of scalars all characters count; of others what can be shown.
-            if bool(value != old) if scalars else plain != plain_value(name, old):
-                shown = isinstance(plain, (bool, int, float, str, list, type(None)))
-                yield name, plain if shown else None
+    name: str
+    own: dict[str, Any]
+    names: list[str]
+    values: list[Any]
 
 
 class _Network:
@@ -304,7 +279,7 @@ class _Network:
             own = vars(cell)
             names = [a for a in own if a in attributes and type(own[a]) in PLAIN_TYPES]
             if names:
-                self._cells_looked.append(_Cell(name, own, names))
+                self._cells_looked.append(_Cell(name, own, names, [own[a] for a in names]))
         self._own_of = {name: vars(cell) for name, cell in cells.items()}
         self._root = vars(cells.get(ROOT_NAME, root))
         self._changes: list[Change] = []
@@ -350,18 +325,31 @@ class _Network:
     def note_changes(self, step: int, phase: str) -> bool:
         """Note the attributes that are other objects than at the last look, and other values."""
         self.step = step
-        before = len(self._changes)
+        known = len(self._changes)
         for cell in self._cells_looked:
-            if all(map(operator.is_, cell.read(), cell.values)):
+            now = [*map(cell.own.get, cell.names)]
+            if all(map(operator.is_, now, cell.values)):
                 continue
-            for name, value in cell.changed():
+            before, cell.values = cell.values, now
+            for name, old, value in zip(cell.names, before, now):
+                if value is old:
+                    continue
+                plain, scalars = (
+                    plain_value(name, value),
+                    {type(value), type(old)} <= {*PLAIN_TYPES},
+                )
+                # Of scalars all characters count; of others what can be shown.
+                if not (bool(value != old) if scalars else plain != plain_value(name, old)):
+                    continue
                 count = self._counts.get((cell.name, name), 0)
                 if len(self._changes) >= MAX_CHANGES or count >= _MAX_OF_ONE:
                     continue
                 self._counts[cell.name, name] = count + 1
                 at = {"step": step, "phase": phase, "cell": cell.name, "name": name}
-                self._changes.append(Change.make(**at, value=value))
-        if len(self._changes) == before:
+                # One that has no JSON value, such as a tensor that replaced a number, is None.
+                shown = isinstance(plain, (bool, int, float, str, list))
+                self._changes.append(Change.make(**at, value=plain if shown else None))
+        if len(self._changes) == known:
             return False
         self.renew(changes=self._changes)
         return True

@@ -567,6 +567,12 @@ def rounding_of(total: HostTensor, part: HostTensor) -> float:
     return 2 * precision * largest
 
 
+def unread(value: Any, error: BaseException) -> Leaf:
+    """Return what stands in the place of a tensor that could not be recorded."""
+    why = message("unread.raised", error=type(error).__name__, why=error)
+    return Leaf(type(value).__name__, why=why)
+
+
 def summarise(tensor: HostTensor, *, fingerprint: bool = True) -> Leaf:
     """Return a tensor's description: dtype, shape, statistics and fingerprint.
 

@@ -33,6 +33,10 @@ _MAX_INTEGER_BITS = 4096
 DescribeTensor = Callable[[Any, str], Leaf]
 
 
+def _as_json(leaf: Any) -> dict[str, Any]:
+    return leaf if type(leaf) is dict else leaf.to_json()
+
+
 @dataclass(eq=False)
 class TreeDescriber:
     """Turns values into JSON structures, handing every tensor to one function.
@@ -41,13 +45,13 @@ class TreeDescriber:
         is_tensor: tells which values are tensors.
         describe_tensor: called with each tensor and its path; returns its leaf.
         describe_text: the same for texts; without it a text is a scalar leaf.
-        to_json: how a leaf is written.
+        to_json: how a leaf is written; JSON stays as it is.
     """
 
     is_tensor: Callable[[Any], bool]
     describe_tensor: DescribeTensor
     describe_text: DescribeTensor | None = None
-    to_json: Callable[[Leaf], dict[str, Any]] = Leaf.to_json
+    to_json: Callable[[Any], dict[str, Any]] = _as_json
 
     def describe(self, value: Any, path: str, around: tuple[int, ...] = ()) -> Any:
         """Return the JSON structure of `value`, whose record path is `path`.
@@ -98,13 +102,14 @@ class TreeDescriber:
         return described
 
 
-def described_leaves(structure: Any) -> Iterator[dict[str, Any]]:
-    """Yield the leaves of a JSON structure that a `TreeDescriber` made, in their order."""
+def described_leaves(structure: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the leaves of a JSON structure that a `TreeDescriber` made, each with its path."""
     if type(structure) is dict and type(structure.get("type")) is str:
-        yield structure
+        yield path, structure
     elif type(structure) is dict or type(structure) is list:
-        for item in structure.values() if type(structure) is dict else structure:
-            yield from described_leaves(item)
+        items = structure.items() if type(structure) is dict else enumerate(structure)
+        for key, item in items:
+            yield from described_leaves(item, child_path(path, key))
 
 
 def fields_of(value: Any) -> Iterable[tuple[Any, Any]] | None:
@@ -192,6 +197,11 @@ class UnknownOutline:
     type: str
     reason: Message
 
+    @property
+    def why(self) -> Message:
+        """What stands in the place of the value."""
+        return message("coverage.graph_mode", why=[self.reason])
+
 
 def outline(shape: Any, dtype: Any, value: Any, depth: int = 0) -> Any:
     """Return the outline of a value from what MindSpore's inference says about it.
@@ -228,9 +238,9 @@ def _items(shape: Any, dtype: Any, value: Any) -> Iterator[tuple[Any, Any, Any]]
 
 
 def values_in(tree: Any) -> Iterator[Any]:
-    """Yield what is in a value, and no tuple, list or dict."""
-    if isinstance(tree, (dict, list, tuple)):
-        for child in tree.values() if isinstance(tree, dict) else tree:
+    """Yield what is in a value, and no tuple, list or mapping."""
+    if isinstance(tree, (Mapping, list, tuple)):
+        for child in tree.values() if isinstance(tree, Mapping) else tree:
             yield from values_in(child)
     else:
         yield tree

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
@@ -19,7 +20,6 @@ from mindrlhf_msprobe.storage.manifest import random_states
 from mindrlhf_msprobe.storage.manifest.random_states import UNKNOWN
 from mindrlhf_msprobe.storage.manifest.run_file import (
     CHANGED_BY_UPDATES,
-    Generation,
     Network,
     RunFile,
     Timeline,
@@ -49,8 +49,9 @@ def compare_networks(pair: RankPair) -> None:
     if pair.notes.both_know("networks", watched[0] or None, watched[1] or None, neither=False):
         _compare_modes(pair)
         _compare_cells(pair)
-        _compare_optimizers(pair, *optimizers)
-    _compare_generation(pair)
+        _compare_groups(pair, OPTIMIZERS, *optimizers)
+    if pair.both_know("generation_settings", lambda of: of.generation or None, neither=False):
+        _compare_groups(pair, GENERATION, _generation(pair.a), _generation(pair.b))
     _compare_random_states(pair)
 
 
@@ -194,12 +195,13 @@ def _cells(network: Network) -> dict[str, tuple[str, Timelines]]:
     return cells
 
 
-_Optimizers = dict[str, tuple[str, Timelines]]
+#: Settings of optimizers, or of what phases generate with: name → class, settings.
+_Groups = dict[str, tuple[str, Timelines]]
 
 
-def _optimizers(file: RunFile) -> _Optimizers:
+def _optimizers(file: RunFile) -> _Groups:
     """Return the class and the settings of each optimizer."""
-    found: _Optimizers = {}
+    found: _Groups = {}
     for name, optimizer in file.optimizers.items():
         if optimizer.json:
             rates = timelines(optimizer.changes, lambda change: str(change.name))
@@ -207,57 +209,46 @@ def _optimizers(file: RunFile) -> _Optimizers:
     return found
 
 
-def _compare_optimizers(pair: RankPair, a: _Optimizers, b: _Optimizers) -> None:
-    """Add what differs of optimizers.
-
-    Of runs that began with unlike steps, what an update changes by itself differs.
-    """
-    for name in dict.fromkeys([*a, *b]):
-        if name not in a or name not in b:
-            pair.notes.only_in(OPTIMIZERS, name in a, name)
-            continue
-        (kind, mine), (other_kind, other) = a[name], b[name]
-        role = name.partition(".")[0]
-        unknown = None if pair.same_versions else pair.notes
-        if kind != other_kind:
-            what = Difference(OPTIMIZERS, named((name,)), role=role)
-            pair.add(what, *shown(OPTIMIZERS, ("",), kind, other_kind))
-            unknown = Notes()  # not kept: each class has settings of its own
-        found = settings_apart(mine, other, pair.last_step, (OPTIMIZERS, name), unknown)
-        for setting, step, left, right in found:
-            if pair.begun_apart is None or setting not in CHANGED_BY_UPDATES:
-                whose = named((name, setting))
-                what = Difference(OPTIMIZERS, whose, role=role, step=step)
-                pair.add(what, *shown(OPTIMIZERS, (setting,), left, right))
-
-
-def _generation(content: Generation | None) -> Timelines:
-    """Return what a phase generated with."""
-    if content is None or content.step is None:
-        return {}
-    found: Timelines = {name: [(content.step, v)] for name, v in content.settings.items()}
-    for name, changes in timelines(content.changes, lambda change: str(change.name)).items():
-        found.setdefault(name, [(content.step, ABSENT)]).extend(changes)
+def _generation(file: RunFile) -> _Groups:
+    """Return what each phase generated with."""
+    found: _Groups = {}
+    for phase, content in file.generation.items():
+        if content.step is not None:
+            settings: Timelines = {n: [(content.step, v)] for n, v in content.settings.items()}
+            later = timelines(content.changes, lambda change: str(change.name))
+            for name, changes in later.items():
+                settings.setdefault(name, [(content.step, ABSENT)]).extend(changes)
+            found |= {phase: ("", settings)} if settings else {}
     return found
 
 
-def _compare_generation(pair: RankPair) -> None:
-    """Add which settings of generation differ."""
-    sides = pair.both_know("generation_settings", lambda of: of.generation or None, neither=False)
-    unknown = None if pair.same_versions else pair.notes
-    for phase in dict.fromkeys([*sides[0], *sides[1]]) if sides else ():
-        a, b = (_generation(side.get(phase)) for side in sides or ())
-        if not (a and b):
-            pair.notes.only_in(GENERATION, bool(a), phase)
+def _compare_groups(pair: RankPair, section: str, a: _Groups, b: _Groups) -> None:
+    """Add what differs of optimizers, or of what phases generate with.
+
+    Of runs that began with unlike steps, what an update changes by itself differs.
+    """
+    table = phase_table({})
+    for name in dict.fromkeys([*a, *b]):
+        if name not in a or name not in b:
+            pair.notes.only_in(section, name in a, name)
             continue
-        table, whose = phase_table({}), (GENERATION, phase)
-        role = table[phase].role if phase in table else None
-        begin = max(min(timeline[0][0] for timeline in side.values()) for side in (a, b))
-        apart = settings_apart(a, b, pair.last_step, whose, unknown, begin=begin)
-        for setting, step, left, right in apart:
-            name = named((phase, setting))
-            what = Difference(GENERATION, name, role=role, phases=(phase,), step=step)
-            pair.add(what, left, right)
+        (kind, mine), (other_kind, other) = a[name], b[name]
+        whose = Difference(section, named((name,)), role=name.partition(".")[0])
+        if section == GENERATION:
+            role = table[name].role if name in table else None
+            whose = replace(whose, role=role, phases=(name,))
+        unknown = None if pair.same_versions else pair.notes
+        if kind != other_kind:
+            pair.add(whose, *shown(section, ("",), kind, other_kind))
+            unknown = Notes()  # not kept: each class has settings of its own
+        counters = CHANGED_BY_UPDATES if section == OPTIMIZERS and pair.begun_apart else ()
+        firsts = (min((t[0][0] for t in of.values()), default=_BEGINNING) for of in (mine, other))
+        for setting, step, *values in settings_apart(
+            mine, other, pair.last_step, (section, name), unknown, begin=max(firsts)
+        ):
+            if setting not in counters:
+                what = replace(whose, setting=named((name, setting)), step=step)
+                pair.add(what, *shown(section, (setting,), *values))
 
 
 def _compare_random_states(pair: RankPair) -> None:

@@ -29,8 +29,8 @@ from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.errors import NotThere
 from mindrlhf_msprobe.integrations.patches import Part, Patches, when_imported
 from mindrlhf_msprobe.integrations.session import Session
 from mindrlhf_msprobe.log import warn

@@ -12,13 +12,12 @@ from types import ModuleType
 from typing import Any
 
 from mindrlhf_msprobe.capture.arguments import MISSING, key_data_items
-from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.compat.shared import MsProbe
 from mindrlhf_msprobe.config import SECTION, ProbeConfig, load_config
-from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.errors import ConfigError, NotThere, RunError
 from mindrlhf_msprobe.integrations.mindrlhf.generation import (
     KEYS,
     MindFormersGeneration,
@@ -148,7 +147,6 @@ class _Integration:
         self._train_steps: list[Any] = []  # one a pack level
         self._loss_values: LossValues | None = None
         self._no_each_reward: Message | None = None  # why each function's rewards are not recorded
-        self._not_returned: set[str] = set()  # what the train cell might return, and does not
         self._recorded: set[str] = set()  # key data that are recorded by what is wrapped
         self._replaced: list[tuple[dict[str, Any], dict[str, Any]]] = []
         self._step_open = False
@@ -259,7 +257,6 @@ class _Integration:
         if values is not None:
             values.remove()
         self._config, self._train_steps = None, []
-        self._not_returned.clear()
         self._step_open = False
         self._vllm.end()
         self._generation.end()
@@ -398,8 +395,7 @@ class _Integration:
         own = () if values is None else values.keys
         returned = returned_by_name(_OF_TRAIN_STEP, result)
         session.probe.save_data({key: returned[key] for key in returned if key not in own})
-        for key in set(_OF_TRAIN_STEP).difference(returned, self._not_returned):
-            self._not_returned.add(key)
+        for key in set(_OF_TRAIN_STEP).difference(returned):
             why = message("trainer.not_returned", of=type(cell).__name__, key=key)
             session.note_lost(key, why)
 

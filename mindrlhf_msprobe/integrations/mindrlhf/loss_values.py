@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.current import CURRENT
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.errors import NotThere
 from mindrlhf_msprobe.integrations.session import Session
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import LOSS_INPUTS

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.capture.words import NotThere
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.yaml_file import read_yaml
 from mindrlhf_msprobe.config import SECTION, load_config
-from mindrlhf_msprobe.errors import ConfigError, RunError
+from mindrlhf_msprobe.errors import ConfigError, NotThere, RunError
 from mindrlhf_msprobe.integrations.mindformers_patches import plain
 from mindrlhf_msprobe.integrations.mindrlhf.generation import KEYS, MindFormersGeneration, as_widths
 from mindrlhf_msprobe.integrations.mindrlhf.loss_values import LossValues, returned_by_name

@@ -1,4 +1,4 @@
-"""What recording costs: time in the training's threads and behind it, bytes on disk."""
+"""What recording costs: time in the training's threads and behind it, bytes on disk; and faults."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import field
 from time import perf_counter
+from types import TracebackType
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.common.message import Message, message
 
 #: Accounts beside those of the phases, whose names hold no space.
 KEY_DATA = "key data"
@@ -223,3 +225,41 @@ class Charge:
 
 
 _RUNNING = _Thread()
+
+#: Takes what was being recorded and what went wrong; may raise only in strict mode.
+FaultSink = Callable[[Message, BaseException], None]
+
+
+class Counted:
+    """A context that no exception leaves, but those that end the process: it is counted.
+
+    Args:
+        fault: counts it.
+        what: the code of what is lost with it, in the area `lost`, of the parameters.
+        charge: takes the time inside; None: it is part of another charge.
+    """
+
+    __slots__ = ("_charge", "_fault", "_params", "_what")
+
+    def __init__(
+        self, fault: FaultSink, what: str, /, *, charge: Charge | None = None, **params: Any
+    ) -> None:
+        self._fault, self._what, self._params = fault, what, params
+        self._charge = charge
+
+    def __enter__(self) -> None:
+        if self._charge is not None:
+            self._charge.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if self._charge is not None:
+            self._charge.__exit__(kind, error, trace)
+        if not isinstance(error, Exception):
+            return False
+        self._fault(message(self._what, **self._params), error)
+        return True

@@ -48,7 +48,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
 
     def compiled() -> None:
         counted.compiled += 1
-        counted.host_calls = 0  # what the compiler asked
+        counted.host_calls = 0  # what the compiler called
 
     monkeypatch.setattr(graph_probes, "array_of", called)
     COMPILATIONS.listeners.append(compiled)

@@ -16,7 +16,7 @@ from mindspore.ops import functional as namespace
 from mindspore.ops import softmax as imported_softmax
 
 from mindrlhf_msprobe.capture.operators import interception
-from mindrlhf_msprobe.capture.operators.interception import Interception, not_intercepted
+from mindrlhf_msprobe.capture.operators.interception import intercepted, not_intercepted
 from mindrlhf_msprobe.capture.operators.inventory import (
     find_operator,
     installed_operators,
@@ -25,7 +25,7 @@ from mindrlhf_msprobe.capture.operators.inventory import (
 
 
 class Calls:
-    """A handler that notes what it is asked."""
+    """A handler that notes its calls."""
 
     def __init__(self):
         self.names = []
@@ -93,7 +93,7 @@ def test_an_operator_goes_to_the_handler_by_its_name(calls, name, call):
     """However it is reached; what MindSpore calls inside it goes straight to the originals."""
     expected = call(tensor(3, 3))
     x = tensor(3, 3)
-    with Interception(calls):
+    with intercepted(calls):
         found = call(x)
     assert calls.names == [name]
     several = isinstance(found, tuple)
@@ -101,10 +101,10 @@ def test_an_operator_goes_to_the_handler_by_its_name(calls, name, call):
         assert np.array_equal(one.asnumpy(), other.asnumpy())
 
 
-def test_a_networks_primitives_functions_and_layers_are_asked(calls):
+def test_a_networks_primitives_functions_and_layers_are_intercepted(calls):
     """Attributes of cells, and what the layers of MindSpore call."""
     network, x = Net(), tensor(3, 3)
-    with Interception(calls, network=network):
+    with intercepted(calls, network=network):
         network(x)
     assert calls.names[0] == "Primitive.Softmax"
     assert "Primitive.MatMul" in calls.names
@@ -115,7 +115,7 @@ def test_a_networks_primitives_functions_and_layers_are_asked(calls):
 def test_a_copy_of_a_network_has_its_own_functions(calls):
     """Also one that is made meanwhile."""
     network = Net()
-    with Interception(calls, network=network):
+    with intercepted(calls, network=network):
         assert vars(network)["act"] is not silu
         copied = copy.deepcopy(network)
     assert vars(copied)["act"] is silu
@@ -124,20 +124,20 @@ def test_a_copy_of_a_network_has_its_own_functions(calls):
 def test_nothing_stays_behind(calls):
     """Every attribute is what it was, in MindSpore and in modules that imported names."""
     before = places()
-    with Interception(calls):
+    with intercepted(calls):
         assert interception._PATCHES.are_on
         assert {*map(id, places().values())} != {*map(id, before.values())}
-        with Interception(calls):
+        with intercepted(calls):
             pass
         assert interception._PATCHES.are_on
-    with pytest.raises(ValueError, match="on purpose"), Interception(calls):
+    with pytest.raises(ValueError, match="on purpose"), intercepted(calls):
         raise ValueError("on purpose")
     after = places()
     assert not interception._PATCHES.are_on
     assert [key for key in before if before[key] is not after[key]] == []
 
 
-def test_what_somebody_put_in_the_place_of_an_operator_is_asked_and_stays(calls, monkeypatch):
+def test_what_somebody_put_in_the_place_of_an_operator_is_intercepted_and_stays(calls, monkeypatch):
     """The handler is given theirs as the original; it is there again at the end."""
 
     def wrong(x, axis=-1):
@@ -150,7 +150,7 @@ def test_what_somebody_put_in_the_place_of_an_operator_is_asked_and_stays(calls,
         seen.append((operator.full_name, original, operator.original is original))
         return original(*args, **kwargs)
 
-    with Interception(handle):
+    with intercepted(handle):
         assert not ops.softmax(tensor(2, 2)).asnumpy().any()
     assert seen == [("Functional.softmax", wrong, False)]
     assert ops.softmax is wrong
@@ -162,27 +162,27 @@ def test_what_somebody_puts_there_meanwhile_stays(calls, monkeypatch):
     def other(x):
         return x
 
-    with Interception(calls):
+    with intercepted(calls):
         monkeypatch.setattr(ops, "relu", other)
     assert ops.relu is other
     monkeypatch.undo()  # puts ours back: it was there
-    with Interception(calls):
+    with intercepted(calls):
         pass
     assert ops.relu.__module__.startswith("mindspore.")
     assert ops.relu is find_operator("Functional.relu").original
 
 
-def test_the_innermost_interception_is_asked(calls):
-    """One inside another's handler takes what is called there; after it the outer one is asked."""
+def test_the_innermost_interception_is_called(calls):
+    """One inside another's handler takes what is called there; after it the outer one is called."""
     inner = Calls()
 
     def handle(operator, original, args, kwargs):
         calls.names.append(operator.full_name)
-        with Interception(inner):
+        with intercepted(inner):
             mint.exp(args[0])
         return original(*args, **kwargs)
 
-    with Interception(handle, every_thread=True):
+    with intercepted(handle, every_thread=True):
         mint.add(tensor(2), 1)
         mint.log(tensor(2, start=1.0))
     assert calls.names == ["Mint.add", "Mint.log"]
@@ -197,7 +197,7 @@ def test_what_a_handler_calls_goes_to_the_originals():
         names.append(operator.full_name)
         return mint.add(original(*args, **kwargs), original(*args, **kwargs))
 
-    with Interception(handle):
+    with intercepted(handle):
         doubled = mint.add(tensor(3), tensor(3))
         with not_intercepted():
             plain = mint.add(tensor(3), tensor(3))
@@ -206,9 +206,9 @@ def test_what_a_handler_calls_goes_to_the_originals():
 
 
 @pytest.mark.parametrize(("every_thread", "expected"), [(True, ["Mint.exp"]), (False, [])])
-def test_calls_of_other_threads_are_taken_where_that_is_asked_for(calls, every_thread, expected):
+def test_calls_of_other_threads_are_taken_where_that_is_wanted(calls, every_thread, expected):
     """Each thread has its own flag."""
-    with Interception(calls, every_thread=every_thread):
+    with intercepted(calls, every_thread=every_thread):
         thread = threading.Thread(target=lambda: mint.exp(tensor(2)))
         thread.start()
         thread.join()
@@ -219,6 +219,6 @@ def test_a_function_that_is_called_like_an_operator_is_none(calls):
     """A user's own `softmax` is not taken for MindSpore's."""
     scope = {"__name__": "trainer", "mint": mint}
     exec("def softmax(x):\n    return mint.exp(x)", scope)
-    with Interception(calls):
+    with intercepted(calls):
         scope["softmax"](tensor(2))
     assert calls.names == ["Mint.exp"]

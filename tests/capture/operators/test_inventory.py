@@ -102,7 +102,7 @@ def test_all_functions_of_a_module_are_operators(kind, module, left_out):
 
 
 def test_functions_that_others_put_in_their_place_are_not_taken_for_mindspores(monkeypatch):
-    """A kernel that was replaced before is not asked about itself."""
+    """Of a kernel that was replaced before, MindSpore's own is found."""
     installed_operators.cache_clear()
     try:
         monkeypatch.setattr(ops, "softmax", lambda x: x)

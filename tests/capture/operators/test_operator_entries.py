@@ -647,7 +647,7 @@ def test_operators_of_a_graph_are_coverage(run_of):
 def test_where_operators_cannot_be_reached_cells_are_recorded(run_of, monkeypatch):
     """It is counted as lost, and nothing of MindSpore stays replaced."""
     mint.exp(X)
-    with interception.Interception(lambda operator, original, args, kwargs: None):
+    with interception.intercepted(lambda operator, original, args, kwargs: None):
         pass  # finds all places
     before = {name: vars(Tensor).get(name) for name in ("__add__", "matmul", "softmax")}
     puts = interception._Place.put_on

@@ -52,7 +52,7 @@ class Training:
     """A trainer that samples, with random numbers that no other one has."""
 
     def __init__(self, path, steps=3, calls=2, data=0, turn=99, generate=None, **options):
-        self.asked = 0
+        self.generated = 0
         self.seen = []
         with recording(path, **options) as probe:
             for step in range(steps):
@@ -65,7 +65,7 @@ class Training:
                 probe.step()
 
     def generate(self, batch):
-        self.asked += 1
+        self.generated += 1
         rng = np.random.default_rng()
         tokens = rng.integers(99, size=(2, 5)).astype(np.int32)
         return Generated(ms.Tensor(tokens), ms.Tensor(rng.random((2, 5)), ms.bfloat16)), "ended"
@@ -97,7 +97,7 @@ def test_a_played_training_goes_on_with_what_was_recorded(tmp_path):
     first = Training(tmp_path / "a")
     played = {"rollout_from": str(tmp_path / "a"), "replace": {"advantages": str(tmp_path / "a")}}
     second = Training(tmp_path / "b", **played)
-    assert (first.asked, second.asked) == (6, 0)
+    assert (first.generated, second.generated) == (6, 0)
     assert same(first.seen, second.seen)
     result = compare_runs(tmp_path / "a", tmp_path / "b", output_path=tmp_path / "out")
     assert result.verdict.status.value == "identical"
@@ -297,7 +297,7 @@ def test_which_step_is_played(tmp_path, order, window, expected):
         next((n for n, one in enumerate(recorded) if same(one, value)), None) for value in seen
     ]
     assert found == expected
-    assert second.asked == expected.count(None)
+    assert second.generated == expected.count(None)
 
 
 def test_a_shuffle_plays_every_step_in_each_turn_and_follows_its_seed(tmp_path):
@@ -323,7 +323,7 @@ def test_another_batch_is_an_error_that_shows_both(tmp_path):
     assert "step 0, call 0: ['ids']: recorded Int64 [2, 3] [0, 1, 2, 3, 4, 5], given" in said
     assert "[1, 2, 3, 4, 5, 6]" in said
     shuffled = {"rollout_from": str(tmp_path / "a"), "rollout_order": "cycle"}
-    assert Training(tmp_path / "c", data=1, **shuffled).asked == 0
+    assert Training(tmp_path / "c", data=1, **shuffled).generated == 0
 
 
 def test_what_answers_another_batch_is_said_once(tmp_path, caplog):

@@ -354,7 +354,7 @@ class Derived:
 
 
 class Impostor:
-    """An object that cannot even be asked what it is."""
+    """An object whose class cannot be read."""
 
     @property
     def __class__(self) -> Any:

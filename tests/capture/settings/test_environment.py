@@ -1,4 +1,4 @@
-"""What a process runs with: asked for, never set, and no secret in it."""
+"""What a process runs with: read, never set, and no secret in it."""
 
 import random
 from pathlib import Path
@@ -118,7 +118,7 @@ def test_only_variables_of_the_field_are_taken() -> None:
     assert variables_of_field({**environment, **others, **SECRETS}) == environment
 
 
-def test_what_stands_elsewhere_is_not_written_twice() -> None:
+def test_what_has_a_section_of_its_own_is_not_written_twice() -> None:
     """Seeds and determinism settings have sections of their own; unset ones are None there."""
     environment = {"HCCL_DETERMINISTIC": "true", "PYTHONHASHSEED": "0"}
     assert variables_of_field(environment) == {}
@@ -153,7 +153,7 @@ def test_secrets_do_not_land_in_run_json(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_looking_at_the_generators_does_not_advance_them() -> None:
-    """The numbers a training draws are the same whether it was asked or not; equal seeds have equal
+    """The numbers a training draws are the same whether it was read or not; equal seeds have equal
     fingerprints, and other seeds others."""
     np.random.seed(3)
     random.seed(3)
@@ -171,7 +171,7 @@ def test_looking_at_the_generators_does_not_advance_them() -> None:
     assert seeds()["numpy_state"] != before["numpy_state"]
 
 
-def test_mindspore_is_asked_but_not_imported(tmp_path: Path) -> None:
+def test_mindspore_is_read_but_not_imported(tmp_path: Path) -> None:
     """A probe for key data alone neither imports MindSpore nor says anything of its context."""
     program = """
 import sys

@@ -159,8 +159,8 @@ def test_calls_of_a_method_that_was_held_before_are_noted_as_all_others(tmp_path
                 probe.save_data(responses=responses)
                 probe.step()
         found.append(manifest(tmp_path / name))
-    held, asked = (json.dumps(run["generation"]) for run in found)
-    assert held == asked
+    held, given = (json.dumps(run["generation"]) for run in found)
+    assert held == given
     assert found[0]["lost"] == {}
     noted = found[0]["generation"][GENERATE]
     assert (noted["settings"]["temperature"], noted["settings"]["seed"]) == (0.5, 4)

@@ -384,7 +384,7 @@ def test_a_further_attempt_notes_what_is_other(make_probe: MakeProbe) -> None:
 
 
 def test_it_changes_no_bit_in_graph_mode_and_is_there(watching: MakeProbe) -> None:
-    """Compiled networks are asked like others, before and after they were compiled."""
+    """Compiled networks are read like others, before and after they were compiled."""
     with in_mode(ms.GRAPH_MODE):
         network = PolicyLoss(rate=0.0)
         expected = network(tensor(2, 2)).asnumpy()

@@ -62,16 +62,16 @@ def test_a_value_that_is_written_in_place_is_summarised_as_it_was() -> None:
 @pytest.mark.usefixtures("faster_than_asnumpy")
 def test_recording_a_generation_copies_no_large_tensor(watched, monkeypatch):
     """Where no gradients flow, too: of a cache of keys every copy would cost as much as a layer."""
-    asked = []
+    copied = []
     own = Tensor.asnumpy
-    monkeypatch.setattr(Tensor, "asnumpy", lambda self: asked.append(self.nbytes) or own(self))
+    monkeypatch.setattr(Tensor, "asnumpy", lambda self: copied.append(self.nbytes) or own(self))
     probe, network = watched(small_networks.Scale(), actor_infer_dump=True, token_range_end=9)
     cache = ops.ones((1 << 14, 6), ms.float32)
     with probe.phase("actor_generate_sequences"):
         for _ in range(3):
             cache = network(cache)
     probe.close()
-    assert [size for size in asked if size >= 1 << 16] == []
+    assert [size for size in copied if size >= 1 << 16] == []
 
 
 def test_parts_of_a_tensor_are_left_to_asnumpy_or_right() -> None:
@@ -104,7 +104,7 @@ def test_the_array_keeps_its_tensor_alive() -> None:
 def test_recording_makes_mindspore_say_nothing(tmp_path):
     """Neither of addresses, which tensors made from numpy have not yet, nor of its settings.
 
-    It would log an error of the ones, and a warning of others that it is asked for.
+    It would log an error of the ones, and a warning of others whose address is wanted.
     """
     code = f"""
 import os

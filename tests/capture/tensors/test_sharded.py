@@ -137,7 +137,7 @@ def test_a_table_that_is_spread_is_an_attribute_by_the_part_that_is_here() -> No
 
 
 class Silent(Mesh):
-    """Of a version that says where it is otherwise."""
+    """Of a version that says its place in another way."""
 
     def get_coordinate(self) -> list[int]:
         raise AttributeError
@@ -162,7 +162,7 @@ def test_a_part_that_does_not_say_where_it_belongs(tmp_path):
         {"shape": [2], "axes": {str(n): {"size": 2, "place": 0, "how": 0} for n in range(17)}},
     ],
 )
-def test_a_part_that_is_written_otherwise_is_refused(shard):
+def test_a_part_that_is_written_in_another_way_is_refused(shard):
     content = {**Leaf("mindspore.Tensor", "Float32", (2,)).to_json(), "shard": shard}
     with pytest.raises(ValueError, match="device mesh"):
         leaf_from_json(content)

@@ -253,7 +253,7 @@ def test_single_files_are_compared_whatever_they_are_called() -> None:
 
 
 def test_a_data_set_that_ends_earlier_differs() -> None:
-    """One of which fewer batches were asked for does not."""
+    """One of which fewer batches were requested does not."""
     b = changed("data", "batches", to=CONTENT["data"]["batches"] * 2)
     assert (compared(CONTENT, b).differ, len(compared(CONTENT, b).unknown)) == (False, 1)
     a = changed("data", "exhausted", to=True)
@@ -287,7 +287,7 @@ JSON = st.recursive(
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(CONTENT)), JSON, JSON)
 def test_whatever_stands_in_a_file_nothing_raises(section: str, one: Any, other: Any) -> None:
-    """Files come from elsewhere."""
+    """Files come from others."""
     for a, b in ((CONTENT, {**CONTENT, section: one}), ({**CONTENT, section: other},) * 2):
         found = compared(a, b)
         json.dumps(found.to_json())
@@ -325,7 +325,7 @@ def test_the_command_says_it_in_both_languages_and_writes_tables(
 
 
 def test_a_collection_is_compared_with_a_recorded_run(tmp_path: Path) -> None:
-    """What both say; what only a run has is not asked of a collection."""
+    """What both say; what only a run has, a collection does not lack."""
     sections = ("device", "seeds", "determinism", "environment")
     settings_of_run = {name: copy.deepcopy(CONTENT[name]) for name in sections}
     settings_of_run["determinism"]["deterministic"] = "OFF"
@@ -458,7 +458,7 @@ def test_packs_of_msprobe_are_compared(
     assert "hunter2" not in str(found)
 
 
-def test_a_pack_is_compared_with_a_collection_in_what_both_say_alike(tmp_path: Path) -> None:
+def test_a_pack_is_compared_with_a_collection_in_what_both_say_in_one_form(tmp_path: Path) -> None:
     """Not in statistics beside fingerprints, which is said."""
     (tmp_path / "b.json").write_text(json.dumps(CONTENT))
     found = compare_collected(pack(tmp_path / "a.zip", HCCL_ALGO="mesh"), tmp_path / "b.json")

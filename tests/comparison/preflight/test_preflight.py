@@ -260,7 +260,7 @@ def test_one_changed_setting_is_the_one_difference(
                 ("actor.seq", None, "None"),
             ],
         ),
-        # What reads alike but is of another type shows how.
+        # What reads the same but is of another type shows how.
         ({"x": 1, "y": True}, {"x": "1", "y": 1}, [("x", "1", "'1'"), ("y", "True", "1")]),
     ],
 )
