@@ -60,11 +60,8 @@ class OfEntries:
     def end(self, at: StepPlace, into: Gathered) -> None:
         """Take note that a place has been read; give what is known by now."""
 
-    def settle(self, step: int, into: Gathered) -> None:
-        """Give what was known only by the end of a step, for those who do not wait for the last."""
-
-    def finish(self, into: Gathered) -> None:
-        """Give what was known only at the end."""
+    def settle(self, step: int | None, into: Gathered) -> None:
+        """Give what was known only by the end of a step; None: of the last one."""
 
     def missing(self) -> Message:
         """Return why nothing was found."""
@@ -204,17 +201,13 @@ class _Updates(OfEntries):
             self._last[key] = at.step, number, seen
         self._seen.clear()
 
-    def settle(self, step: int, into: Gathered) -> None:
-        later = {at: sums for at, sums in self._sums.items() if at[2] >= step}
-        self._sums = {at: sums for at, sums in self._sums.items() if at[2] < step}
-        self.finish(into)
-        self._sums = later
-
-    def finish(self, into: Gathered) -> None:
-        for (rank, phase, step, number, layer), (moved, weight) in self._sums.items():
+    def settle(self, step: int | None, into: Gathered) -> None:
+        for at in [at for at in self._sums if step is None or at[2] < step]:
+            rank, phase, of, number, layer = at
+            moved, weight = self._sums.pop(at)
             name = f"{UPDATE_TO_WEIGHT}[{layer}]" if layer else UPDATE_TO_WEIGHT
             value = (moved / weight) ** 0.5 if weight else float("nan")
-            into.add("derived", name, value, (step, rank, number), phase=phase)
+            into.add("derived", name, value, (of, rank, number), phase=phase)
 
     def missing(self) -> Message:
         if not self._parameters:

@@ -111,21 +111,18 @@ def is_ordinary(leaf: LeafJson) -> bool:
     if shape is None:
         # Null is no number: not known. Of a whole number beyond 64 bits a float stands there.
         kind, value = leaf["type"], leaf.get("value")
-        return type(value).__name__ == kind and (kind == "str" or is_moderate(value))
-    if not _is_described(leaf, shape) or any(leaf.get(name) for name in COUNTS):
-        return False
-    return all(is_moderate(leaf.get(name, leaf)) for name in STATISTICS)
-
-
-def _is_described(leaf: LeafJson, shape: Any) -> bool:
-    """Return whether a tensor is described by dtype, shape and fingerprint, and is no text."""
+        return type(value).__name__ == kind and (kind == "str" or _is_moderate(value))
+    # It is described by dtype, shape and fingerprint, and is no text.
     if type(leaf.get("fingerprint")) is not str or type(leaf.get("dtype")) is not str:
         return False
-    sizes = type(shape) is list and all(type(size) is int and size >= 0 for size in shape)
-    return sizes and leaf["type"] != "str" and "text" not in leaf
+    if type(shape) is not list or not all(type(size) is int and size >= 0 for size in shape):
+        return False
+    if leaf["type"] == "str" or "text" in leaf or any(leaf.get(name) for name in COUNTS):
+        return False
+    return all(_is_moderate(leaf.get(name, leaf)) for name in STATISTICS)
 
 
-def is_moderate(value: Any) -> bool:
+def _is_moderate(value: Any) -> bool:
     """Return whether a value is None, a truth value, or a finite number of no unusual size."""
     return value is None or (type(value) in (float, int, bool) and -_LARGE < value < _LARGE)
 

@@ -182,10 +182,9 @@ def _read(root: Path) -> _Input:
 
 def _places(found: _Input) -> Iterator[Path]:
     """Note the rank directories of a run; yield what belongs to it at its top."""
-    for step_dir in layout.step_directories(found.root, links=True):
+    for step, step_dir in layout.step_directories(found.root, links=True):
         name = step_dir.parent.relative_to(found.root)
-        step = layout.step_number(step_dir.name)
-        if name == Path(".") or step is None:
+        if name == Path("."):
             continue
         for rank, path in layout.rank_directories(step_dir, links=True).items():
             _refuse_links(found.root, path)
