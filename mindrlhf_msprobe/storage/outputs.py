@@ -112,7 +112,14 @@ def refuse_inside(path: Path, runs: Iterable[str | Path] = ()) -> None:
     target = Path(os.path.realpath(path))
     given = {Path(os.path.realpath(run)) for run in runs if "\0" not in str(run)}
     for around in (target, *target.parents):
-        if around in given or _is_run(around):
+        is_run = around in given
+        # Or a manifest of this tool stands there, whole or not.
+        for manifest in layout.manifests(around)[:1] if os.path.isdir(around) else ():
+            try:
+                is_run = is_run or RunFile.load(manifest).tool == TOOL
+            except (OSError, ValueError):
+                is_run = True
+        if is_run:
             code = "error.output_is" if around == target else "error.output_lies_inside"
             where = message(code, run=str(around))
             raise RunError.saying("error.output_inside", output=path, where=where)
@@ -133,16 +140,6 @@ def refuse_directory(path: str | Path, *but: str) -> Path:
     if os.path.lexists(path) or path.suffix.lower() in _OF_FILES:
         raise OutputError.saying("error.no_output_directory", path=path)
     return path
-
-
-def _is_run(directory: Path) -> bool:
-    """Return whether a directory is a run: a manifest of this tool stands there, whole or not."""
-    for path in layout.manifests(directory)[:1] if os.path.isdir(directory) else ():
-        try:
-            return RunFile.load(path).tool == TOOL
-        except (OSError, ValueError):
-            return True
-    return False
 
 
 @contextlib.contextmanager

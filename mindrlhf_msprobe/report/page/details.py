@@ -10,18 +10,19 @@ import numpy as np
 
 from mindrlhf_msprobe.findings import Finding, Metrics, Side
 from mindrlhf_msprobe.phases import phase_order
-from mindrlhf_msprobe.report.page.calls import Call, Value, calls_of
+from mindrlhf_msprobe.report.page.calls import Value, calls_of, values_of
 from mindrlhf_msprobe.report.page.data import known, said
 from mindrlhf_msprobe.report.page.overview import Place
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.columns.columns import EntryView
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
 
 _FIRST = 8  # elements
 _MOST_ELEMENTS = 1 << 22  # of a tensor whose error is shown
@@ -176,8 +177,8 @@ class Details:
     def _entries(
         self,
         phase: str,
-        own: Mapping[str, Call],
-        others: dict[str, Call],
+        own: Mapping[str, EntryView],
+        others: dict[str, EntryView],
         pairs: _Pairs,
         stacks: dict[tuple[str, ...], int],
     ) -> list[_Shown]:
@@ -204,36 +205,34 @@ class Details:
     def _entry(
         self,
         phase: str,
-        a: Call | None,
-        b: Call | None,
+        a: EntryView | None,
+        b: EntryView | None,
         pairs: _Pairs,
         stacks: dict[tuple[str, ...], int],
     ) -> _Shown:
         call = a or b
         assert call is not None
         found = [finding for finding in pairs.of_entry(phase, call.name) if _is_of(finding, a, b)]
-        if found and (a is None or a.entry is None) and (b is None or b.entry is None):
+        if found and not any(side is not None and side.has_files for side in (a, b)):
             records = [self._pair(None, None, finding) for finding in found]
         else:
             records = [*self._records(phase, a, b, pairs)]
-        view = call.view
-        stack = view.stack if call.entry is None else call.entry.stack
-        class_name = Entry(call.name, "", 0, 0, 0, None).class_name
+        stack = call.stack
         return {
-            **known(n=call.name, c=class_name or None, parent=view.parent),
-            "o": view.opening,
-            **known(t=[view.seq, view.end if view.returned else None] if self._timed else None),
+            **known(n=call.name, c=call.class_name or None, parent=call.parent),
+            "o": call.opening,
+            **known(t=[call.seq, call.end if call.returned else None] if self._timed else None),
             **known(st=stacks.setdefault(stack, len(stacks)) if stack else None),
-            **known(token=view.token),
+            **known(token=call.token),
             "r": records,
         }
 
     def _records(
-        self, phase: str, a: Call | None, b: Call | None, pairs: _Pairs
+        self, phase: str, a: EntryView | None, b: EntryView | None, pairs: _Pairs
     ) -> Iterable[_Shown]:
         """Yield the records of a call, those of B alone last."""
-        others = {} if b is None else {(value.io, value.path): value for value in b.values()}
-        for value in () if a is None else a.values():
+        others = {} if b is None else {(value.io, value.path): value for value in values_of(b)}
+        for value in () if a is None else values_of(a):
             assert a is not None
             finding = pairs.of_a.get((phase, _record_name(a.name, value)))
             other = others.pop((value.io, value.path), None)
@@ -369,7 +368,7 @@ class _Pairs:
         return self._partners.get((phase, entry), entry)
 
 
-def _is_of(finding: Finding, a: Call | None, b: Call | None) -> bool:
+def _is_of(finding: Finding, a: EntryView | None, b: EntryView | None) -> bool:
     """Return whether a finding that calls its entry so is of these calls, and not of another one.
 
     What B alone has may be called as another call of A.
@@ -381,9 +380,9 @@ def _is_of(finding: Finding, a: Call | None, b: Call | None) -> bool:
     return b is not None and _entry_of(finding.b.name, finding) == b.name
 
 
-def _holds_the_same(a: Call, b: Call) -> bool:
+def _holds_the_same(a: EntryView, b: EntryView) -> bool:
     """Return whether the values of two calls are identical."""
-    sides = [{(v.io, v.path): v.leaf for v in call.values()} for call in (a, b)]
+    sides = [{(v.io, v.path): v.leaf for v in values_of(call)} for call in (a, b)]
     return sides[0].keys() == sides[1].keys() and all(
         _agreement(leaf, sides[1][at]) == "identical" for at, leaf in sides[0].items()
     )

@@ -507,7 +507,7 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
             of_phase = codes[phase] = []
             begun[phase] = math.inf
             for call in calls_of(run, phase, step, rank):
-                begun[phase] = min(begun[phase], call.view.seq)
+                begun[phase] = min(begun[phase], call.seq)
                 findings = counted[phase, call.name]
                 seen_of_call = measured(call)
                 logs = map(logarithmic, (seen_of_call.norm, seen_of_call.largest))

@@ -14,10 +14,10 @@ from mindrlhf_msprobe.storage.manifest import recorded
 
 
 def listed(steps, n=3):
-    spans = []
+    content = {}
     for step in steps:
-        spans = recorded.with_step(spans, step, n)
-    return {recorded.PHASES: {"actor_update": spans}}
+        content = recorded.with_counts(content, recorded.PHASES, step, {"actor_update": n})
+    return content
 
 
 def steps_of(content):
@@ -33,13 +33,8 @@ def test_a_run_of_many_parts_lists_the_steps_of_all_of_them():
         merged = recorded.both(merged, listed(steps))
         wanted |= {*steps}
     assert steps_of(merged) == wanted
-    later = {
-        recorded.PHASES: {
-            "actor_update": recorded.with_step(
-                recorded.checked(merged)[recorded.PHASES]["actor_update"], 9000, 3
-            )
-        }
-    }
+    known = recorded.checked(merged)
+    later = recorded.with_counts(known, recorded.PHASES, 9000, {"actor_update": 3})
     assert steps_of(later) >= {*sorted(wanted)[1:], 9000}
 
 
