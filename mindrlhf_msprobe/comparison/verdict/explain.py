@@ -73,7 +73,6 @@ from mindrlhf_msprobe.phases import (
 from mindrlhf_msprobe.storage.manifest.run_file import COUNTER, counted_at
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import StepPlace
-from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
 _NAMED_CAUSES = {
@@ -107,7 +106,7 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
         record=finding.record,
         entry=origin,
         cause=_NAMED_CAUSES.get(finding.status, cause),
-        reasons=(_happened(finding), *why),
+        reasons=(happened(finding), *why),
         agreed_before=len(before),
         agreed_phases=len(_phases_compared(first) - {first.event.phase}),
         agreed_steps=agreed_steps,
@@ -144,7 +143,7 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
         found,
         max_abs_err=metrics.max_abs_err if metrics else None,
         max_rel_err=metrics.max_rel_err if metrics else None,
-        reasons=(_happened(finding), *why, *hint, *failed),
+        reasons=(happened(finding), *why, *hint, *failed),
         **_proposed(first, origin if beginning is None else beginning.entry, culprit),
         born=beginning,
         occasion=occasion,
@@ -239,56 +238,6 @@ def _chosen(first: FirstDifference) -> _Explained:
     return Cause.COMPUTATION, name, (message("explanation.given_agrees"), doubt)
 
 
-def unreadable_step(finding: Finding) -> Divergence:
-    """Return the first divergence of a step that could not be compared as a whole."""
-    return Divergence(
-        step=finding.step,
-        rank=finding.rank,
-        phase=None,
-        record=finding.record,
-        entry=None,
-        cause=Cause.UNREADABLE,
-        reasons=(_happened(finding), message("explanation.place_unreadable")),
-        key=finding.key,
-    )
-
-
-def not_reached(
-    pair: Pair,
-    at: tuple[int, int],
-    runs: tuple[Run, Run],
-    records: int,
-    agreed_before: int,
-    agreed_steps: int,
-) -> Divergence:
-    """Return the divergence of two runs of which one had stopped, and that agree until then.
-
-    Args:
-        pair: the first that one run lacks, and `at` its step and rank.
-        records: how many records the run lacks for that.
-        agreed_before, agreed_steps: how many records of the step, and earlier steps, agree.
-    """
-    missing, other = ("B", "A") if pair.b is None else ("A", "B")
-    step, rank = at
-    stop = runs[missing == "B"].stop_of(rank)
-    phase = pair.event.phase if pair.entry is not None else None
-    if stop is not None and stop.step == step and stop.phase is not None:
-        phase = stop.phase
-    return Divergence(
-        step=step,
-        rank=rank,
-        phase=phase,
-        record=pair.record.name,
-        entry=None,
-        cause=Cause.STOPPED,
-        reasons=(
-            message("explanation.not_reached", stopped=missing, other=other, records=records),
-        ),
-        agreed_before=agreed_before,
-        agreed_steps=agreed_steps,
-    )
-
-
 def _phases_compared(first: FirstDifference) -> set[str]:
     """Return the phases of which cells were compared before the divergence."""
     return {entry.phase for _, f, entry in of_entries(first.before) if f is not None}
@@ -325,7 +274,8 @@ def _file_changed(first: FirstDifference) -> _Explained:
     return Cause.FILE, first.origin, (message("explanation.file_changed", run=run),)
 
 
-def _happened(finding: Finding) -> Message:
+def happened(finding: Finding) -> Message:
+    """Say what was found of a record."""
     return message(
         "explanation.happened",
         record=finding.record,

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, event, key, status
+from mindrlhf_msprobe.comparison.verdict.first_difference import (
+    FirstDifference,
+    event,
+    key,
+    of_saves,
+    status,
+)
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Status
 from mindrlhf_msprobe.phases import (
     LOG_PROB,
@@ -53,7 +58,14 @@ def aggregation(first: FirstDifference) -> Culprit | None:
     """
     phase, number, statuses = first.event.phase, first.finding.key, _statuses(first)
     agree = [one for one in _MADE_BEFORE if statuses.get(one) and _identical(statuses[one])]
-    if phase is None or not {*LOG_PROB} & {*agree} or not _is_of_tokens(first, statuses):
+    if phase is None or not {*LOG_PROB} & {*agree}:
+        return None
+    if any(math.prod(record.leaf.shape or ()) != 1 for record in first.both):
+        return None
+    # A loss may have the critic's in it: that must agree where there is a critic.
+    critics = [found for name in _OF_CRITIC for found in statuses.get(name, [])]
+    has_critic = number == "loss" and any("values" in run.keys for run in first.runs)
+    if not _identical(critics) or (has_critic and not critics):
         return None
     inputs = statuses.get(LOSS_INPUTS, [])
     known: dict[str, Any] = {"phase": phase, "key": number, "agree": agree}
@@ -95,11 +107,8 @@ def _coefficients(first: FirstDifference) -> dict[str, Any]:
     """Return run → with what it multiplies kl_loss, as its loss says where actor_loss is added."""
     from mindrlhf_msprobe.comparison.verdict.means import number_of
 
-    pairs = {
-        pair.event.name: pair
-        for pair, _ in first.pairs
-        if pair.event.micro_step == first.event.micro_step and pair.entry is None
-    }
+    saves = of_saves(first.pairs, micro_step=first.event.micro_step)
+    pairs = {pair.event.name: pair for pair, _ in saves}
     found = {}
     for side in "ab":
         records = [getattr(pairs[name], side) for name in (*_PARTS[:2], "loss")]
@@ -117,21 +126,8 @@ def _identical(statuses: list[Status]) -> bool:
 def _statuses(first: FirstDifference, *, all_micro_steps: bool = False) -> dict[str, list[Status]]:
     """Return what was found of each key in the micro-step of the first difference."""
     found: dict[str, list[Status]] = {}
-    for pair, finding in first.pairs:
-        same = all_micro_steps or pair.event.micro_step == first.event.micro_step
-        if same and finding is not None and finding.key is not None:
-            found.setdefault(finding.key, []).append(finding.status)
+    micro_step = None if all_micro_steps else first.event.micro_step
+    for pair, finding in of_saves(first.pairs, micro_step=micro_step):
+        if finding is not None:
+            found.setdefault(pair.event.name, []).append(finding.status)
     return found
-
-
-def _is_of_tokens(first: FirstDifference, statuses: Mapping[str, list[Status]]) -> bool:
-    """Return whether a number is made of the tokens of the policy alone, as far as that is known.
-
-    A loss may have the critic's in it: that must agree where there is a critic.
-    """
-    if any(math.prod(record.leaf.shape or ()) != 1 for record in first.both):
-        return False
-    critics = [found for name in _OF_CRITIC for found in statuses.get(name, [])]
-    if first.finding.key != "loss" or not any("values" in run.keys for run in first.runs):
-        return _identical(critics)
-    return bool(critics) and _identical(critics)
