@@ -26,15 +26,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.cells import named_cells
+from mindrlhf_msprobe.capture.framework import private
 from mindrlhf_msprobe.capture.framework.hooks import unseen
-from mindrlhf_msprobe.capture.framework.private import (
-    CASTING,
-    HOOK_PREFIX,
-    OF_EVERY_CELL,
-    close_cast,
-    no_gradients,
-    not_on_top,
-)
 from mindrlhf_msprobe.capture.opening.observer import (
     CallObserver,
     CellCall,
@@ -94,7 +87,7 @@ class _Attributes:
 
 
 def _is_of_every_cell(name: str) -> bool:
-    return name in OF_EVERY_CELL or name.startswith(HOOK_PREFIX) or name[:2] == "__"
+    return name in private.OF_EVERY_CELL or name.startswith(private.HOOK_PREFIX) or name[:2] == "__"
 
 
 def _same_items(container: Any, held: Any) -> bool:
@@ -156,18 +149,18 @@ class State:
         try:
             with ExitStack() as contexts:
                 for cell in self._cells:  # one that takes itself for what is differentiated ends it
-                    contexts.enter_context(not_on_top(cell))
+                    contexts.enter_context(private.not_on_top(cell))
                 if not differentiated:
-                    contexts.enter_context(no_gradients())
+                    contexts.enter_context(private.no_gradients())
                 yield
         except Exception as error:
             # MindSpore leaves the casts of cells with `to_float` on that an exception passes.
             trace = error.__traceback__
             while trace is not None:
-                if trace.tb_frame.f_code is CASTING:
+                if trace.tb_frame.f_code is private.CASTING:
                     cell = trace.tb_frame.f_locals.get("self")
                     if getattr(cell, "mixed_precision_type", None) is not None:
-                        close_cast()
+                        private.close_cast()
                 trace = trace.tb_next
             raise
         finally:
@@ -188,7 +181,7 @@ class State:
         for parameter, elements in self._parameters.values():
             now = np.asarray(to_host(parameter).array)
             if now.shape != elements.shape or now.tobytes() != elements.tobytes():
-                with no_gradients():  # in place: others may share its memory
+                with private.no_gradients():  # in place: others may share its memory
                     ops.assign(parameter, tensor_of(elements, str(parameter.dtype)))
 
 

@@ -32,18 +32,9 @@ from mindrlhf_msprobe.capture.operators.interception import (
 )
 from mindrlhf_msprobe.capture.operators.inventory import Operator, Replaced
 from mindrlhf_msprobe.capture.tensors.summary import to_host
+from mindrlhf_msprobe.replay import kinds
 from mindrlhf_msprobe.replay.held import CannotRepeatError, Drawn, DrawnAgain
 from mindrlhf_msprobe.replay.kernels import NoAnswerError, by_kernel
-from mindrlhf_msprobe.replay.kinds import (
-    communicates,
-    draws,
-    in_place,
-    is_copy,
-    is_norm,
-    out_of_place,
-    passes_gradients,
-    writes,
-)
 from mindrlhf_msprobe.replay.precise.formulas import NoFormulaError
 from mindrlhf_msprobe.replay.precise.formulas.answering import answer, has_formula
 from mindrlhf_msprobe.replay.precise.tape import (
@@ -95,7 +86,7 @@ def only_looks(operator: Operator) -> bool:
 def computes_floats(call: OperatorCall, output: Any) -> bool:
     """Return whether floating numbers are computed: not whole ones, shapes, or copies of others."""
     operator = call.operator
-    if only_looks(operator) or is_copy(operator.kind, operator.name):
+    if only_looks(operator) or kinds.is_copy(operator.kind, operator.name):
         return False
     leaves = leaves_of([call.args, call.kwargs, output])
     return any(
@@ -114,10 +105,10 @@ def writes_in_place(call: OperatorCall) -> bool:
     operator, told = call.operator, call.kwargs.get("inplace")
     if operator.name in _TOLD_TO_WRITE and (told or True in call.args[1:]):
         return True
-    if in_place(operator.name) or "out" in call.kwargs:
+    if kinds.in_place(operator.name) or "out" in call.kwargs:
         return True
-    known = is_norm(operator.name) or has_formula(operator.kind, operator.name)
-    return writes(operator.name) and not known
+    known = kinds.is_norm(operator.name) or has_formula(operator.kind, operator.name)
+    return kinds.writes(operator.name) and not known
 
 
 def precision_of(cell: nn.Cell | None, *values: Any, declared: str = "") -> Precision:
@@ -316,9 +307,9 @@ class SecondRun:
     def _handle(self, *given: Any) -> Any:
         call = OperatorCall(*given)
         operator = call.operator
-        if communicates(operator.kind, operator.name):
+        if kinds.communicates(operator.kind, operator.name):
             raise CannotRepeatError.saying("second.communicates", operator=operator.full_name)
-        if draws(operator.name):
+        if kinds.draws(operator.name):
             return self._drawn_before(call)
         if writes_in_place(call):
             return self._written(call)
@@ -389,7 +380,7 @@ class SecondRun:
         """
         operator, args = call.operator, call.args
         target = args[0] if args else None
-        known = in_place(operator.name) and operator.kind != "Primitive"
+        known = kinds.in_place(operator.name) and operator.kind != "Primitive"
         if not operator.name.startswith("__"):  # on some devices it returns what it should write
             known = known and alone
         of_own = id(target) in self._own and id(target) not in self._viewed
@@ -397,7 +388,7 @@ class SecondRun:
             given: tuple[Any, ...] = self._lifted(args)
             named: dict[str, Any] = self._lifted(call.kwargs)
             with suppress(NoFormulaError, ValueError, IndexError, KeyError):
-                name = out_of_place(operator.name)
+                name = kinds.out_of_place(operator.name)
                 value = answer(self.tape, operator.kind, name, given, named, None)
                 if isinstance(value, Value) and value.shape == target.shape:
                     # What Python sees of it is of before.
@@ -413,7 +404,7 @@ class SecondRun:
             raise CannotRepeatError.saying("second.random", operator=operator.full_name)
         before = drawn.output
         if "dropout" not in operator.name.lower():
-            if in_place(operator.name):
+            if kinds.in_place(operator.name):
                 raise CannotRepeatError.saying("second.in_place", operator=operator.full_name)
             made = replaced(before, lambda leaf: self._draw(leaf, call))
             return self._lowered(made, dtype_of(leaves_of([args, kwargs])))
@@ -449,7 +440,7 @@ class SecondRun:
     def _draw(self, leaf: Any, call: OperatorCall) -> Any:
         """Return what was drawn; what gradient of it flows to what it was drawn of is not known."""
         value, name = self._constant(leaf), call.operator.full_name
-        if not isinstance(value, Value) or not passes_gradients(call.operator.name):
+        if not isinstance(value, Value) or not kinds.passes_gradients(call.operator.name):
             return value
 
         def pull(*_: Value) -> Any:

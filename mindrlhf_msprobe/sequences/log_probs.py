@@ -251,10 +251,7 @@ def _given(datum: KeyDatum, finder: _Finder) -> Iterator[tuple[int, np.ndarray, 
     more: then the mask is that of the next token.
     """
     held = arrays_of(datum, (*_TOKENS, *MASK, *OLD_LOG_PROB))
-    tokens, mask, old = (
-        next((held[name] for name in names if name in held), None)
-        for names in (_TOKENS, MASK, OLD_LOG_PROB)
-    )
+    tokens, mask, old = (step_data.first_of(held, names) for names in (_TOKENS, MASK, OLD_LOG_PROB))
     if tokens is None or mask is None or old is None or mask.ndim != 2:
         return
     shift = tokens.shape[-1] - mask.shape[1] if tokens.ndim == 2 else -1

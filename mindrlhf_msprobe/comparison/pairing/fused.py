@@ -236,15 +236,11 @@ def _as_it_agrees(
         for turned in _ORIENTATIONS
         if _rows_as(_matrix(record) or (0, 0), fused.parts, shapes, turned)
     ]
-    best, least = fused, None
     if len(turns) < 2 and not any_groups:
-        return best
+        return fused
     fitting = _candidates(fused, name, record, training, turns, any_groups=any_groups)
-    for _, made, _, apart in fitting:
-        distance = float(np.linalg.norm(apart))
-        if least is None or distance < least:  # where it is NaN, the first one
-            best, least = made, distance
-    return best
+    known = [(float(np.linalg.norm(apart)), made) for _, made, _, apart in fitting]
+    return min(known, key=lambda one: one[0], default=(0.0, fused))[1]  # of NaN the first one
 
 
 def _matrix(record: Record) -> tuple[int, int] | None:
@@ -266,10 +262,9 @@ def by_rule(
         shapes: of the weights of the training network's cells.
     """
     rules = FusedRules(rules) if not isinstance(rules, FusedRules) else rules
-    for rule, parts in rules.meaning(cell):
-        if all(part in shapes for part in parts):
-            return _of_parts(cell, shape, parts, shapes, rule.order)
-    return None
+    fitting = (one for one in rules.meaning(cell) if all(part in shapes for part in one[1]))
+    rule, parts = next(fitting, (None, ()))
+    return None if rule is None else _of_parts(cell, shape, parts, shapes, rule.order)
 
 
 def _of_parts(

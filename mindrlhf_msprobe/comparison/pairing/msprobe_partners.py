@@ -302,8 +302,11 @@ class _Names:
         kind = self._mapping.kind
         if kind is Kind.LAYER:
             return self._by_layer[entry.name]
-        if kind is Kind.CELL:
-            return self._of_cell(entry)
+        if kind is Kind.CELL and (cell := _cell(entry)) is not None:
+            if cell not in self._cells:
+                self._cells[cell] = self._of_cells.renamed(cell)
+            scope = _MODULE if self._module else _CELL
+            return f"{scope}{self._cells[cell]}{entry.name[len(_CELL) + len(cell) :]}"
         if kind is Kind.API:
             api = _api_of(entry)
             rule = self._apis.get(api)
@@ -324,15 +327,6 @@ class _Names:
             place = places.get(record.path)
             return None if place is None else f"{target}.{record.io}.{place}"
         return target + record.name[len(entry.name) :]
-
-    def _of_cell(self, entry: Entry) -> str:
-        cell = _cell(entry)
-        if cell is None:
-            return entry.name
-        if cell not in self._cells:
-            self._cells[cell] = self._of_cells.renamed(cell)
-        scope = _MODULE if self._module else _CELL
-        return f"{scope}{self._cells[cell]}{entry.name[len(_CELL) + len(cell) :]}"
 
 
 class _Renaming:

@@ -19,6 +19,7 @@ from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.preflight.networks import CELLS, MODES, OPTIMIZERS, SEEDS
 from mindrlhf_msprobe.comparison.preflight.preflight import GENERATOR_STATES, OwnStep, states_differ
+from mindrlhf_msprobe.comparison.verdict import weights
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     FirstDifference,
     Opened,
@@ -31,14 +32,6 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
 from mindrlhf_msprobe.comparison.verdict.losses import aggregation, loss, schedule
 from mindrlhf_msprobe.comparison.verdict.occasion import cell_of, earlier_update
 from mindrlhf_msprobe.comparison.verdict.sampling import last_token, next_token
-from mindrlhf_msprobe.comparison.verdict.weights import (
-    Differing,
-    changed_between,
-    moved_since,
-    not_moved,
-    synchronisation,
-    written,
-)
 from mindrlhf_msprobe.config import phases_of
 from mindrlhf_msprobe.findings import (
     Cause,
@@ -77,7 +70,7 @@ OF_WHAT_AGREES = (CulpritCode.LOSS, CulpritCode.AGGREGATION)
 @rule(part("parameters"))
 def parameter(first: FirstDifference) -> Culprit | None:
     """Return what changed a parameter, or did not, in one run alone."""
-    differing = Differing.of(first)
+    differing = weights.Differing.of(first)
     return None if differing is None else first_answer(_OF_PARAMETERS, differing)
 
 
@@ -133,8 +126,8 @@ def _is_undecided(culprit: Culprit) -> bool:
     return culprit.code in _UNDECIDED
 
 
-@rule(Differing.is_continuous, yields=_is_undecided)
-def optimizer(differing: Differing) -> Culprit | None:
+@rule(weights.Differing.is_continuous, yields=_is_undecided)
+def optimizer(differing: weights.Differing) -> Culprit | None:
     """Return what is known of the update before a parameter that differs; None without any.
 
     The details: `phase`, `step` and `micro_step` of the update, `updates` (how many that step has),
@@ -228,7 +221,7 @@ def _gradients(
     return [*found, *others] if found else []
 
 
-def _unmoved(differing: Differing, update: Opened) -> str | None:
+def _unmoved(differing: weights.Differing, update: Opened) -> str | None:
     """Return the run in which the update changed no parameter, if it did so in the other one."""
     stayed: list[bool] = []
     for side, here in enumerate(differing.heres):
@@ -244,9 +237,9 @@ def _unmoved(differing: Differing, update: Opened) -> str | None:
 
 
 #: In the order in which they are tried.
-_OF_PARAMETERS: tuple[Callable[[Differing], Culprit | None], ...] = (
-    *(synchronisation, changed_between, written, optimizer),
-    Rule(not_moved, (Differing.is_continuous,)),
+_OF_PARAMETERS: tuple[Callable[[weights.Differing], Culprit | None], ...] = (
+    *(weights.synchronisation, weights.changed_between, weights.written, optimizer),
+    Rule(weights.not_moved, (weights.Differing.is_continuous,)),
 )
 
 #: What explains a first difference. The group is that of the entry points of other packages.
@@ -254,7 +247,7 @@ EXPLANATIONS: Rules[FirstDifference, Culprit] = Rules(
     "mindrlhf_msprobe.explanations",
     Culprit,
     *(parameter, next_token, last_token, before_optimizer, schedule, aggregation, loss),
-    *(earlier_update, moved_since),
+    *(earlier_update, weights.moved_since),
 )
 
 MAX_CHECKS = 20
@@ -305,15 +298,15 @@ class _Reached:
 
     def weights(self, preflight: Preflight) -> Iterator[CheckFirst]:
         """Yield the initial weights that differ and are those of the finding's role."""
-        for weights in preflight.weights:
+        for initial in preflight.weights:
             # With the cells at hand whose parameters agree, it is not the weights; but a container
             # may use those of a cell which it does not call, and which none recorded.
-            cell, unrecorded = self._cell, {*weights.different} - self._recorded
+            cell, unrecorded = self._cell, {*initial.different} - self._recorded
             inside = "" if cell == ROOT else f"{cell}."
             unseen = cell is not None and any(name.startswith(inside) for name in unrecorded)
             may_be = self._cause is not Cause.COMPUTATION or unseen
-            if weights.differ and self._concerns(role_of(weights.role)) and may_be:
-                yield CheckFirst(Nearness.ROLE, weights)
+            if initial.differ and self._concerns(role_of(initial.role)) and may_be:
+                yield CheckFirst(Nearness.ROLE, initial)
 
     def nearness(self, difference: Difference) -> Nearness | None:
         """Return how near a setting is to the finding; None if it cannot explain it."""

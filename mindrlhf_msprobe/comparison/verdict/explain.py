@@ -20,16 +20,9 @@ from mindrlhf_msprobe.comparison.preflight.preflight import (
     resumed_differently,
     without_consequences,
 )
+from mindrlhf_msprobe.comparison.verdict import culprits, next_step, occasion
 from mindrlhf_msprobe.comparison.verdict.axes import with_axes
 from mindrlhf_msprobe.comparison.verdict.beyond_rounding import error_begins, said_of_beginning
-from mindrlhf_msprobe.comparison.verdict.culprits import (
-    EXPLANATIONS,
-    OF_WHAT_AGREES,
-    before_optimizer,
-    check_first,
-    culprit_reasons,
-    enters_optimizer,
-)
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
@@ -43,23 +36,6 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
     status,
 )
 from mindrlhf_msprobe.comparison.verdict.inside import inside
-from mindrlhf_msprobe.comparison.verdict.next_step import (
-    DECIDED,
-    bisected,
-    next_step,
-    next_update,
-    size_of_next,
-    with_phases,
-)
-from mindrlhf_msprobe.comparison.verdict.occasion import (
-    beside_operator,
-    frame_of,
-    not_mindspores,
-    occasion_of,
-    occasion_reasons,
-    other_attributes,
-    place_of,
-)
 from mindrlhf_msprobe.comparison.verdict.sampling import all_tokens, counts_tokens
 from mindrlhf_msprobe.findings import Cause, Culprit, Divergence, Finding, Preflight, Status
 from mindrlhf_msprobe.phases import (
@@ -117,12 +93,14 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
     if cause is Cause.FILE:  # nothing else is known
         return found
     phase = phase_table({}).get(finding.phase or "")
-    checks = check_first(preflight, first, found.cause, origin)
+    checks = culprits.check_first(preflight, first, found.cause, origin)
     preflight = without_consequences(preflight, finding.step)
-    occasion = occasion_of(first)
+    when = occasion.occasion_of(first)
     by_name = first.left_out and not first.left_out.all_else
-    culprit, failed = (None, ()) if by_name or first.is_of_state else EXPLANATIONS.answer(first)
-    drawn = culprit is None or culprit.code not in OF_WHAT_AGREES
+    culprit, failed = (
+        (None, ()) if by_name or first.is_of_state else culprits.EXPLANATIONS.answer(first)
+    )
+    drawn = culprit is None or culprit.code not in culprits.OF_WHAT_AGREES
     role = phase.role if phase else None
     hint = remark(preflight, role, known=bool(checks), drawn=drawn)
     if drawn and found.cause is not Cause.COMPUTATION:
@@ -130,11 +108,11 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
     if first.is_of_state and (resumed := _resumed(first, preflight)):
         why, hint = (message("explanation.state_of_resumed"), *resumed), ()
     if culprit is not None:
-        why = culprit_reasons(culprit, finding, why)
+        why = culprits.culprit_reasons(culprit, finding, why)
     earlier = first.step.plan.pairs[first.index]
     if earlier is not first.pair:  # recorded before it, a parameter, and may come of it
         why = (*why, message("explanation.recorded_late", record=earlier.record.name))
-    why = (*why, *occasion_reasons(occasion, finding), *history.in_two_roles(finding))
+    why = (*why, *occasion.occasion_reasons(when, finding), *history.in_two_roles(finding))
     beginning = error_begins(first)
     if beginning is not None:
         why = (*why, *said_of_beginning(beginning))
@@ -146,13 +124,13 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
         reasons=(happened(finding), *why, *hint, *failed),
         **_proposed(first, origin if beginning is None else beginning.entry, culprit),
         born=beginning,
-        occasion=occasion,
+        occasion=when,
         culprit=culprit,
         non_finite_in=sides(finding) if finding.status is Status.NON_FINITE else (),
         check_first=checks,
         inside=with_axes(inside(first), first),
         source=_source(first, origin),
-        **place_of(first, origin),
+        **occasion.place_of(first, origin),
     )
 
 
@@ -187,16 +165,18 @@ def _proposed(
 ) -> dict[str, Any]:
     """Return what to record next, and what that takes, as `Divergence` has it."""
     settings = None
-    is_decided = culprit is not None and culprit.code in DECIDED
+    is_decided = culprit is not None and culprit.code in next_step.DECIDED
     # What was left out of the comparison is on disk: comparing it comes first.
     if not (is_decided or first.left_out or first.is_of_state):
-        update = culprit and next_update(culprit, first)
-        settings = update or with_phases(culprit, next_step(first, origin), first)
-    whole, estimated = size_of_next(settings, first)
+        update = culprit and next_step.next_update(culprit, first)
+        settings = update or next_step.with_phases(
+            culprit, next_step.next_step(first, origin), first
+        )
+    whole, estimated = next_step.size_of_next(settings, first)
     size = whole
     if settings is not None:
-        settings = bisected(settings, first)
-        size, estimated = size_of_next(settings, first)
+        settings = next_step.bisected(settings, first)
+        size, estimated = next_step.size_of_next(settings, first)
     return {
         "next_step": settings,
         "next_step_bytes": size,
@@ -211,7 +191,7 @@ def _source(first: FirstDifference, origin: str | None) -> str:
     For key data where the network was called whose output they are made of.
     """
     made_of = output_before(first)
-    frame = frame_of(first, origin if made_of is None else made_of[0].name)
+    frame = occasion.frame_of(first, origin if made_of is None else made_of[0].name)
     if frame is None:
         return ""
     where, _, line = frame.partition("\n")
@@ -314,9 +294,9 @@ def _state_of_optimizer(first: FirstDifference) -> _Explained:
 @rule(event(END), direction(PARAMETERS_GRAD))
 def _parameter_gradient(first: FirstDifference) -> _Explained:
     why: Messages = (message("explanation.parameter_gradient"),)
-    if before_optimizer(first):
+    if culprits.before_optimizer(first):
         return Cause.DATA, first.origin, why  # the culprit says more
-    if enters_optimizer(first.pair):
+    if culprits.enters_optimizer(first.pair):
         why = (*why, message("explanation.gradient_at_optimizer"))
     return Cause.COMPUTATION, first.origin, (*why, *_doubt_about_agreement(first))
 
@@ -327,10 +307,10 @@ def _operator(first: FirstDifference) -> _Explained:
     entry = first.called
     given = "gradient" if entry.direction == "backward" else "inputs"
     why = (
-        *other_attributes(first, entry),
+        *occasion.other_attributes(first, entry),
         message("explanation.operator_computed", given=given),
-        *not_mindspores(first, entry),
-        *beside_operator(entry),
+        *occasion.not_mindspores(first, entry),
+        *occasion.beside_operator(entry),
         *_doubt_about_agreement(first),
         *_doubt_about_opaque(first),
     )
