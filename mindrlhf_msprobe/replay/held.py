@@ -80,7 +80,13 @@ class _Attributes:
                 del attributes[name]
         for name, held in self._held.items():
             container = self._values[name]
-            if not _same_items(container, held):
+            if isinstance(held, dict):
+                same = all(container.get(key, _ABSENT) is value for key, value in held.items())
+            elif isinstance(held, set):
+                same = container == held
+            else:
+                same = all(a is b for a, b in zip(container, held))
+            if not same or len(container) != len(held):
                 container.clear()
                 with suppress(AttributeError):
                     container.extend(held) if isinstance(held, list) else container.update(held)
@@ -88,17 +94,6 @@ class _Attributes:
 
 def _is_of_every_cell(name: str) -> bool:
     return name in private.OF_EVERY_CELL or name.startswith(private.HOOK_PREFIX) or name[:2] == "__"
-
-
-def _same_items(container: Any, held: Any) -> bool:
-    """Return whether a container holds the very same objects."""
-    if len(container) != len(held):
-        return False
-    if isinstance(held, dict):
-        return all(container.get(name, _ABSENT) is value for name, value in held.items())
-    if isinstance(held, set):
-        return bool(container == held)
-    return all(a is b for a, b in zip(container, held))
 
 
 class State:

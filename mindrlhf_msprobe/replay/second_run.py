@@ -580,12 +580,9 @@ def defined_function(module: ModuleType, name: str) -> Callable[..., Any] | None
             tree = ast.parse(source.read())
     except (OSError, SyntaxError, ValueError):
         return None
-    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
-    if len(found) == 1 and not found[0].decorator_list:
-        made: dict[str, Any] = {}
-        code = compile(ast.Module([*found], []), f"{module.__file__}", "exec")
-        exec(code, vars(module), made)
-        function: Callable[..., Any] = made[name]
+    defined = _definition(tree, name)
+    if defined is not None and not defined.decorator_list:
+        function: Callable[..., Any] = _executed(defined, module)[name]
         return function
     for node in (n for n in tree.body if isinstance(n, ast.ImportFrom) and not n.level):
         for alias in node.names:
@@ -616,31 +613,33 @@ def _as_defined(kind: type, found: Any) -> Any:
         return found
     try:
         with open(file, encoding="utf-8") as source:
-            defined = _definition(ast.parse(source.read()), kind.__qualname__)
+            defined = _definition(ast.parse(source.read()), f"{kind.__qualname__}.construct")
         if defined is None or defined.decorator_list:
             return found
-        return _made(defined, kind, file, vars(module))
+        # In it `super()` is that of its class.
+        maker = ast.parse("def make(__class__):\n    return construct").body[0]
+        assert isinstance(maker, ast.FunctionDef)
+        maker.body.insert(0, defined)
+        return _executed(ast.fix_missing_locations(maker), module)["make"](kind)
     except (OSError, SyntaxError, ValueError, NameError):
         return found
 
 
 def _definition(tree: ast.Module, qualname: str) -> ast.FunctionDef | None:
+    """Return the one function that a source defines under a name; None without it."""
     body: list[ast.stmt] = tree.body
-    for name in qualname.split("."):
-        found = [n for n in body if isinstance(n, ast.ClassDef) and n.name == name]
+    *around, name = qualname.split(".")
+    for of_class in around:
+        found = [n for n in body if isinstance(n, ast.ClassDef) and n.name == of_class]
         if len(found) != 1:
             return None
         body = found[0].body
-    functions = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == "construct"]
+    functions = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == name]
     return functions[0] if len(functions) == 1 else None
 
 
-def _made(defined: ast.FunctionDef, kind: type, file: str, names: dict[str, Any]) -> Any:
-    """Return the function of a definition, in which `super()` is that of its class."""
-    maker = ast.parse("def make(__class__):\n    return construct").body[0]
-    assert isinstance(maker, ast.FunctionDef)
-    maker.body.insert(0, defined)
-    ast.fix_missing_locations(maker)
+def _executed(defined: ast.FunctionDef, module: ModuleType) -> dict[str, Any]:
+    """Return what a definition makes in a module, by name."""
     made: dict[str, Any] = {}
-    exec(compile(ast.Module([maker], []), file, "exec"), names, made)
-    return made["make"](kind)
+    exec(compile(ast.Module([defined], []), f"{module.__file__}", "exec"), vars(module), made)
+    return made

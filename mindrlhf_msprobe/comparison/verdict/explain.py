@@ -116,6 +116,11 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
     beginning = error_begins(first)
     if beginning is not None:
         why = (*why, *said_of_beginning(beginning))
+    # Where the origin was called, the line included; for key data where the network was called
+    # whose output they are made of.
+    made_of = output_before(first)
+    frame = occasion.frame_of(first, origin if made_of is None else made_of[0].name) or ""
+    where, _, line = frame.partition("\n")
     metrics = None if first.record.leaf.type == "str" else finding.metrics  # bytes of a text
     return replace(
         found,
@@ -129,7 +134,7 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
         non_finite_in=sides(finding) if finding.status is Status.NON_FINITE else (),
         check_first=checks,
         inside=with_axes(inside(first), first),
-        source=_source(first, origin),
+        source=": ".join(filter(None, [where.rstrip(", "), line.strip()])),
         **occasion.place_of(first, origin),
     )
 
@@ -185,19 +190,6 @@ def _proposed(
     }
 
 
-def _source(first: FirstDifference, origin: str | None) -> str:
-    """Return where the origin was called, the line included; "" if that is not known.
-
-    For key data where the network was called whose output they are made of.
-    """
-    made_of = output_before(first)
-    frame = occasion.frame_of(first, origin if made_of is None else made_of[0].name)
-    if frame is None:
-        return ""
-    where, _, line = frame.partition("\n")
-    return ": ".join(filter(None, [where.rstrip(", "), line.strip()]))
-
-
 @rule(both_hold, lambda first: bool(first.left_out) and first.finding.key not in PROMPTS)
 def _chosen(first: FirstDifference) -> _Explained:
     """Explain the first difference among the records that the caller wanted compared."""
@@ -241,13 +233,10 @@ def _unreadable(first: FirstDifference) -> _Explained:
     return Cause.UNREADABLE, first.origin, (why,)
 
 
-def _has_changed(first: FirstDifference) -> bool:
-    return any(note.code == FILE_CHANGED for note in first.finding.notes)
-
-
-@rule(_has_changed)
-def _file_changed(first: FirstDifference) -> _Explained:
+def _file_changed(first: FirstDifference) -> _Explained | None:
     """Explain elements in the file of one run that are not those which were recorded."""
+    if not any(note.code == FILE_CHANGED for note in first.finding.notes):
+        return None
     sides = (("A", first.pair.a), ("B", first.pair.b))
     found = [name for name, r in sides if r is not None and r.holds_what_was_recorded() is False]
     run = found[0] if len(found) == 1 else None
@@ -451,8 +440,13 @@ def _step_input(first: FirstDifference) -> _Explained | None:
 
 @rule(event(DATA))
 def _data(first: FirstDifference) -> _Explained:
-    phases = _phases_compared(first)
-    said = made_of_output(first) or own_arithmetic(first) or _made(first, phases)
+    phases, found = _phases_compared(first), output_before(first)
+    if found is not None:  # what its network returned agrees
+        code = "made_of_logits" if _is_of_vocabulary(found[1], first.record) else "made_of_output"
+        names = {"key": first.finding.key, "phase": first.event.phase, "record": found[1].name}
+        said = message(f"explanation.{code}", **names)
+    else:
+        said = own_arithmetic(first) or _made(first, phases)
     return Cause.DATA, None, (said, *(_doubt(first) if phases else ()))
 
 
@@ -575,17 +569,6 @@ def _is_of_vocabulary(output: Record, key: Record) -> bool:
     """Return whether an output has an axis more than what was made of it: one for each token id."""
     shapes = output.leaf.shape, key.leaf.shape
     return None not in shapes and len(shapes[0] or ()) == len(shapes[1] or ()) + 1
-
-
-def made_of_output(first: FirstDifference) -> Message | None:
-    """Say that a key differs while what its network returned does not; None where it is unknown."""
-    found = output_before(first)
-    if found is None:
-        return None
-    _, output = found
-    code = "made_of_logits" if _is_of_vocabulary(output, first.record) else "made_of_output"
-    names = {"key": first.finding.key, "phase": first.event.phase, "record": output.name}
-    return message(f"explanation.{code}", **names)
 
 
 def own_arithmetic(first: FirstDifference) -> Message | None:
