@@ -35,16 +35,9 @@ from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.replay import kinds
 from mindrlhf_msprobe.replay.held import CannotRepeatError, Drawn, DrawnAgain
 from mindrlhf_msprobe.replay.kernels import NoAnswerError, by_kernel
+from mindrlhf_msprobe.replay.precise import tape
 from mindrlhf_msprobe.replay.precise.formulas import NoFormulaError
 from mindrlhf_msprobe.replay.precise.formulas.answering import answer, has_formula
-from mindrlhf_msprobe.replay.precise.tape import (
-    PRECISIONS,
-    Gradients,
-    Precision,
-    Tape,
-    backward,
-    lowest_precision,
-)
 from mindrlhf_msprobe.replay.precise.values import (
     NoGradientError,
     Value,
@@ -111,7 +104,7 @@ def writes_in_place(call: OperatorCall) -> bool:
     return kinds.writes(operator.name) and not known
 
 
-def precision_of(cell: nn.Cell | None, *values: Any, declared: str = "") -> Precision:
+def precision_of(cell: nn.Cell | None, *values: Any, declared: str = "") -> tape.Precision:
     """Return the lowest precision of tensors, of a cell's parameters, and of what is declared."""
     names = [declared] if declared else []
     tensors = [leaf for value in values for leaf in leaves_of(value) if isinstance(leaf, Tensor)]
@@ -121,7 +114,7 @@ def precision_of(cell: nn.Cell | None, *values: Any, declared: str = "") -> Prec
             names += [str(attributes.get(name, "")).lower() for name in _DECLARED]
             names += [dtype for flag, dtype in _TO_FLOAT.items() if attributes.get(flag) is True]
     names += {str(tensor.dtype).lower() for tensor in tensors}
-    return lowest_precision(names)
+    return tape.lowest_precision(names)
 
 
 def dtype_of(leaves: Sequence[Any]) -> str:
@@ -132,13 +125,13 @@ def dtype_of(leaves: Sequence[Any]) -> str:
     for leaf in leaves:
         if not isinstance(leaf, (Tensor, str, int, float, type(None))):
             name = dtype_name(leaf)
-            if name in PRECISIONS:
+            if name in tape.PRECISIONS:
                 return name
     names = {str(leaf.dtype).lower() for leaf in leaves if isinstance(leaf, Tensor)}
-    names &= {*PRECISIONS}
+    names &= {*tape.PRECISIONS}
     if names == {"float16", "bfloat16"} or not names:
         return "float32"
-    return min(names, key=lambda name: PRECISIONS[name].unit)
+    return min(names, key=lambda name: tape.PRECISIONS[name].unit)
 
 
 def host_values(tensor: Tensor) -> np.ndarray:
@@ -166,13 +159,13 @@ class SecondRun:
 
     def __init__(
         self,
-        precision: Precision,
+        precision: tape.Precision,
         drawn: Sequence[Drawn] = (),
         *,
         seed: int = 0,
         dtype: Any = np.float64,
     ) -> None:
-        self.tape = Tape(precision, seed=seed, dtype=dtype)
+        self.tape = tape.Tape(precision, seed=seed, dtype=dtype)
         self._drawn = DrawnAgain(drawn)
         self._known: dict[int, tuple[Any, Value]] = {}  # by id of the tensor, which is held
         self._own: set[int] = set()  # made by this run
@@ -260,10 +253,10 @@ class SecondRun:
 
     def gradients(
         self, arriving: Sequence[tuple[Value, np.ndarray]], wanted: Sequence[Value]
-    ) -> Gradients:
+    ) -> tape.Gradients:
         """Return the gradients of values, given those that arrive at outputs."""
         pairs = [(value, self.tape.value(gradient)) for value, gradient in arriving]
-        return backward(self.tape, pairs, wanted)
+        return tape.backward(self.tape, pairs, wanted)
 
     # --- tensors and what is known of them -----------------------------------------------------
 

@@ -331,11 +331,11 @@ class _Builder:
         for piece in pieces if self._is_merged else ():
             piece.key, piece.stays = piece.thread, True
         followed = follow(self._pieces, self._saved)
-        for sequence in followed:  # where the saved sample says that its pieces stand
+        for sample, of_sample in followed:  # where the saved sample says that its pieces stand
             number = len(self._sequences)
-            whole = self._saved.all[sequence.sample].tokens[: sequence.size]
-            self._sequences.append(_Sequence(whole.tolist(), len(sequence.pieces[0].tokens)))
-            for piece, (place, count, _) in zip(sequence.pieces, sequence.placed):
+            whole = sample.tokens[: sample.have].tolist()
+            self._sequences.append(_Sequence(whole, len(of_sample[0].tokens)))
+            for piece, (place, count, _) in zip(of_sample, sample.placed):
                 call = self._calls[piece.call]
                 call.sequence[piece.rows] = call.position[piece.rows] = UNKNOWN
                 call.sequence[piece.rows[:count]] = number
@@ -366,13 +366,14 @@ class _Builder:
                 begun[at] = min(prompt, len(made[at]))
         if again and not all(piece.begins for piece in pieces):
             self._note(message("tokens.refilled", count=again))
-        if drafts := sum(sequence.drafts for sequence in followed):
+        drafts = sum(rejected for sample, _ in followed for _, _, rejected in sample.placed)
+        if drafts:
             self._note(message("tokens.drafts", count=drafts))
         if cached := [one.cached for one in held if one.cached]:
             counts = {"count": len(cached), "of": len(made), "tokens": sum(cached)}
             self._note(message("tokens.cached", **counts))
         # What is about pieces alone is known now.
-        found = {id(piece) for sequence in followed for piece in sequence.pieces}
+        found = {id(piece) for _, of_sample in followed for piece in of_sample}
         notes = [n for n, of in self._notes.items() if not of or {*map(id, of)} - found]
         return PhaseTokens(
             *(tuple(self._calls), made, tuple(notes[:_MOST_NOTES]), self._pad, tuple(begun)),

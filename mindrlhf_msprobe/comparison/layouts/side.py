@@ -150,7 +150,17 @@ class _Side:
         given = given or [
             {rank: list(datum.records) for rank, datum in of.items()} for of in self.data.values()
         ]
-        return any(_unlike(of, self.layout) for of in given)
+        others = [axis for axis in self.layout.cut if axis != EXPERT]
+        for held in given:  # whether they have unlike tensors where all else is the same
+            groups: dict[tuple[Any, ...], list[Leaf]] = defaultdict(list)
+            for rank, records in held.items():
+                where = tuple(self.layout.place(rank, axis) for axis in others)
+                for record in records:
+                    if record.leaf.is_tensor:
+                        groups[record.io, record.path, where].append(record.leaf)
+            if not all(map(same_value, groups.values())):
+                return True
+        return False
 
     def place(self, rank: int) -> tuple[int, ...]:
         """Return which of the batches a rank was given."""
@@ -304,18 +314,6 @@ def _orders(
         found = order_of_rows(mine.records, other.records, batch) if of_phase else None
         known[batch] = found or () if of_phase else mine.order(other, batch[1])
     return ((), known[batch]) if cut[1] else (known[batch], ())
-
-
-def _unlike(of_ranks: Mapping[int, Sequence[Record]], layout: Layout) -> bool:
-    """Return whether places of experts have unlike tensors where all else is the same."""
-    others = [axis for axis in layout.cut if axis != EXPERT]
-    groups: dict[tuple[Any, ...], list[Leaf]] = defaultdict(list)
-    for rank, records in of_ranks.items():
-        for record in records:
-            if record.leaf.is_tensor:
-                where = tuple(layout.place(rank, axis) for axis in others)
-                groups[record.io, record.path, where].append(record.leaf)
-    return not all(map(same_value, groups.values()))
 
 
 def _whole(side: _Side, records: Mapping[_Name, Record]) -> StepData:

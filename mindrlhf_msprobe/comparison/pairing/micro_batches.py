@@ -367,9 +367,20 @@ def regrouped(
             of_phase[phase] = found if all(backward) else replace(found, gradients=None)
     if not of_phase:
         return None
-    of_keys = _cut_of_keys(_merged(a, of_phase, 0), _merged(b, of_phase, 1))
+    # The saves of each key whose rows are in other micro-batches, or of other ones. What cannot be
+    # cut and was saved another number of times is not compared.
+    a, b = _merged(a, of_phase, 0), _merged(b, of_phase, 1)
+    counts = [Counter(datum.key for datum in side.key_data) for side in (a, b)]
+    unlike = {key for key, n in counts[0].items() if counts[1][key] not in (0, n)}
+    saved = {key for key, n in counts[0].items() if key in unlike or n == counts[1][key] > 1}
+    of_keys = cut_keys(a, b, {key: key for key in sorted(saved)}, regroup=True) or CutStep((a, b))
+    left, gap = unlike - {*of_keys.cut}, message("coverage.of_micro_batch")
+    one, other = (
+        replace(side, key_data=[marked(d, gap) if d.key in left else d for d in side.key_data])
+        for side in of_keys.data
+    )
     notes = [note for step in (*of_phase.values(), of_keys) for note in step.notes]
-    return CutStep(of_keys.data, tuple(notes), of_keys.extra, of_phase=of_phase)
+    return CutStep((one, other), tuple(notes), of_keys.extra, of_phase=of_phase)
 
 
 def _cut_of_phase(
@@ -392,23 +403,6 @@ def _cut_of_phase(
         moved = [replace(e, seq=after + n, end=after + n) for n, e in enumerate(gradients or ())]
         data.append(replace(side, entries=[*side.entries, *moved]))
     return replace(found, data=(data[0], data[1]))
-
-
-def _cut_of_keys(a: StepData, b: StepData) -> CutStep:
-    """Cut the saves of each key whose rows are in other micro-batches, or of other ones.
-
-    What cannot be cut and was saved another number of times is not compared.
-    """
-    counts = [Counter(datum.key for datum in side.key_data) for side in (a, b)]
-    unlike = {key for key, n in counts[0].items() if counts[1][key] not in (0, n)}
-    saved = {key for key, n in counts[0].items() if key in unlike or n == counts[1][key] > 1}
-    found = cut_keys(a, b, {key: key for key in sorted(saved)}, regroup=True) or CutStep((a, b))
-    left, gap = unlike - {*found.cut}, message("coverage.of_micro_batch")
-    one, other = (
-        replace(side, key_data=[marked(d, gap) if d.key in left else d for d in side.key_data])
-        for side in found.data
-    )
-    return replace(found, data=(one, other))
 
 
 def _whole_gradients(side: StepData, how: str | None) -> list[Entry] | None:

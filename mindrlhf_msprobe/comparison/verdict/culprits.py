@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
+from mindrlhf_msprobe import phases
 from mindrlhf_msprobe.common.message import Message, as_message
 from mindrlhf_msprobe.common.rules import Rule, Rules, first_answer, rule
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
@@ -43,15 +44,6 @@ from mindrlhf_msprobe.findings import (
     Nearness,
     Preflight,
     Status,
-)
-from mindrlhf_msprobe.phases import (
-    INPUT_KEYS,
-    PROMPTS,
-    ROLES,
-    UPDATE_PHASES,
-    Phase,
-    key_data_home,
-    role_of,
 )
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, network_name
 
@@ -286,13 +278,15 @@ class _Reached:
         self._backward = first.entry is not None and first.entry.direction != "forward"
         config = a.run.config(a.rank)
         table = phases_of(config)
-        self._phase: Phase | None = table.get(finding.phase or "")
+        self._phase: phases.Phase | None = table.get(finding.phase or "")
         self._recorded = {
             network_name(cell_name(entry.name), pair.record.path)
             for pair, _, entry in of_entries(first.pairs, io="parameters")
         }
         # The roles of which an update ran before.
-        ran = {pair.event.phase for pair, f in first.before if f is not None} & {*UPDATE_PHASES}
+        ran = {pair.event.phase for pair, f in first.before if f is not None} & {
+            *phases.UPDATE_PHASES
+        }
         is_later = self._step > (config.initial_step if config else 0)
         self._updated = {p.role for p in table.values() if is_later or p.name in ran}
 
@@ -305,7 +299,7 @@ class _Reached:
             inside = "" if cell == ROOT else f"{cell}."
             unseen = cell is not None and any(name.startswith(inside) for name in unrecorded)
             may_be = self._cause is not Cause.COMPUTATION or unseen
-            if initial.differ and self._concerns(role_of(initial.role)) and may_be:
+            if initial.differ and self._concerns(phases.role_of(initial.role)) and may_be:
                 yield CheckFirst(Nearness.ROLE, initial)
 
     def nearness(self, difference: Difference) -> Nearness | None:
@@ -346,7 +340,7 @@ class _Reached:
         """Return whether it can have changed an update of the role before the finding."""
         role = difference.role
         return (
-            (not difference.phases or any(p in UPDATE_PHASES for p in difference.phases))
+            (not difference.phases or any(p in phases.UPDATE_PHASES for p in difference.phases))
             and role in self._updated
             and self._concerns(role)
             and self._cause is not Cause.COMPUTATION
@@ -371,10 +365,10 @@ class _Reached:
     def _concerns(self, role: str | None) -> bool:
         """Return whether a role's network can have made what the finding shows."""
         if self._phase is not None:
-            return role == self._phase.role and self._key not in PROMPTS
-        home = key_data_home(self._key) if self._key is not None else None
+            return role == self._phase.role and self._key not in phases.PROMPTS
+        home = phases.key_data_home(self._key) if self._key is not None else None
         if home is not None:  # rewards, advantages, returns: from what agrees already
-            return role not in ROLES
+            return role not in phases.ROLES
         return True
 
     def _of_run(self, difference: Difference) -> bool:
@@ -390,14 +384,14 @@ class _Reached:
             return False
         if difference.is_of_saving:
             return False
-        if self._phase is None or self._key in PROMPTS:
+        if self._phase is None or self._key in phases.PROMPTS:
             return True
-        named = {role for role in ROLES if role in difference.setting.split(".")}
+        named = {role for role in phases.ROLES if role in difference.setting.split(".")}
         return not named or self._phase.role in named
 
     @property
     def _draws(self) -> bool:
         """Whether the finding is of what generation chose: responses, or a pass of its phase."""
-        if self._key in PROMPTS:
+        if self._key in phases.PROMPTS:
             return False
-        return self._key in INPUT_KEYS or bool(self._phase and self._phase.counts_tokens)
+        return self._key in phases.INPUT_KEYS or bool(self._phase and self._phase.counts_tokens)

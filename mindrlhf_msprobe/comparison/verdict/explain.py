@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.common.rules import first_answer, rule
+from mindrlhf_msprobe.common.rules import Rule, first_answer, rule
 from mindrlhf_msprobe.comparison.judging.status import FILE_CHANGED
 from mindrlhf_msprobe.comparison.judging.suspicion import sides
 from mindrlhf_msprobe.comparison.pairing.composed import gap_of
@@ -26,6 +26,7 @@ from mindrlhf_msprobe.comparison.verdict.beyond_rounding import error_begins, sa
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
+    Need,
     both_hold,
     configs,
     direction,
@@ -328,16 +329,10 @@ def _cell(first: FirstDifference) -> _Explained:
     return Cause.COMPUTATION, entry.name, why
 
 
-@rule(event(BEGIN), lambda first: first.entry is None)
-def _unreadable_phase(first: FirstDifference) -> _Explained:
-    return Cause.UNREADABLE, None, (message("explanation.phase_unreadable"),)
-
-
-@rule(event(BEGIN), part("parameters"))
-def _parameter(first: FirstDifference) -> _Explained:
-    if first.finding.status in ONE_SIDED:
-        return Cause.MISSING, first.origin, (message("explanation.parameter_in_one_run"),)
-    return Cause.PARAMETER, first.origin, (message("explanation.parameter"),)
+def _plain(cause: Cause, code: str, *needs: Need) -> Callable[[FirstDifference], _Explained | None]:
+    """Return a rule that says one sentence of the entry."""
+    said: Messages = (message(f"explanation.{code}"),)
+    return Rule(lambda first: (cause, first.origin, said), (event(BEGIN), *needs))
 
 
 @rule(event(BEGIN), status(*ONE_SIDED))
@@ -530,7 +525,10 @@ _CAUSES: tuple[Callable[[FirstDifference], _Explained | None], ...] = (
     *(_unreadable, _file_changed, _chosen),
     *(_data_in_one_run, _step_input, _data),
     *(_output_in_one_run, _state_of_optimizer, _parameter_gradient, _operator, _cell),
-    *(_unreadable_phase, _parameter, _missing, _input, _container),
+    _plain(Cause.UNREADABLE, "phase_unreadable", lambda first: first.entry is None),
+    _plain(Cause.MISSING, "parameter_in_one_run", part("parameters"), status(*ONE_SIDED)),
+    _plain(Cause.PARAMETER, "parameter", part("parameters")),
+    *(_missing, _input, _container),
 )
 
 

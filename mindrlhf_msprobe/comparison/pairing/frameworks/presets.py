@@ -133,7 +133,10 @@ def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[Na
     """
     wrapped = a.endswith(b) or b.endswith(a)
     target = a if wrapped else b
-    roles = _roles(rollout, a), _roles(training, b)
+    roles: list[set[str]] = []  # what the cells inside layers are called there
+    for cells, before in ((rollout, a), (training, b)):
+        inside = re.compile(rf"{re.escape(before)}layers\.[0-9]+\.(.+)")
+        roles.append({match[1] for cell in cells if (match := inside.fullmatch(cell))})
     source, target = a.replace("*", r"\*"), literal(target)
     for names in map(called, _IN_LAYERS):
         mine, theirs = ([name for name in names if name in known] for known in roles)
@@ -154,9 +157,3 @@ def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[Na
                 name = name.removeprefix(b[: len(b) - len(a)])
             if name != mine[0]:
                 yield NameRule(re.escape(mine[0]), literal(name))
-
-
-def _roles(cells: set[str], prefix: str) -> set[str]:
-    """Return what the cells inside layers are called there."""
-    inside = re.compile(rf"{re.escape(prefix)}layers\.[0-9]+\.(.+)")
-    return {match[1] for cell in cells if (match := inside.fullmatch(cell))}
