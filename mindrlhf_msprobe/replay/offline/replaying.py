@@ -112,16 +112,13 @@ def replay_entry(request: ReplayRequest, *, run: bool = True) -> Replayed:
         if subject.yaml is not None:
             shutil.copyfile(subject.yaml, made / folder.NETWORK)
         found = _judged(made, subject, request, script, run=run)
-    shown = shlex.join(["python", script, *_on(request.device)])
+    device = ["--device", request.device] if request.device else []
+    shown = shlex.join(["python", script, *device])
     written = say("replay.written", folder=str(output), command=shown)
     if found is None:
         return Replayed(output, written)
     text = "\n".join([found["text"], written])
     return Replayed(output, text, found["sides"], tuple(found["answer"]))
-
-
-def _on(device: str | None) -> list[str]:
-    return ["--device", device] if device else []
 
 
 def _judged(
@@ -142,8 +139,8 @@ def _judged(
         _in_a_process([sys.executable, "-m", _JUDGING, str(made), request.device or ""], script)
     if not run:
         return None
-    command = [sys.executable, str(made / folder.SCRIPT), *_on(request.device), "--json"]
-    found = _in_a_process(command, script)
+    device = ["--device", request.device] if request.device else []
+    found = _in_a_process([sys.executable, str(made / folder.SCRIPT), *device, "--json"], script)
     if "sides" not in found:
         raise ScriptError.saying("replay.failed", script=script, why="")
     return found
