@@ -432,11 +432,13 @@ def check_runs(
     opened, others = [*map(_opened, runs)], [*map(_opened, healthy)]
     if output_path is None:
         return check_opened(opened, with_rules, others, progress)
-    from mindrlhf_msprobe.report.checks import refuse_tables, write_checks
+    from mindrlhf_msprobe.report.checks import check_files
+    from mindrlhf_msprobe.storage.outputs import refuse, write_all
 
-    refuse_tables(output_path, opened, others)
+    refuse(*check_files(output_path, opened), runs=[run.path for run in (*opened, *others)])
     results = check_opened(opened, with_rules, others, progress)
-    write_checks(results, output_path, opened)
+    files = check_files(output_path, opened, results)
+    write_all(*files, runs=[run.path for run in opened])
     return results
 
 

@@ -185,7 +185,7 @@ class Checking:
             for journal in step.journals(self._layouts):
                 self._to_rules(journal, learning)
             for one in learning:
-                self._guarded(one.check.rule, partial(self._take, one, partial(one.step, step), []))
+                self._take(one, partial(one.step, step))
         for one in learning:
             one.check.learning = None
 
@@ -222,9 +222,7 @@ class Checking:
         new: list[CheckFinding] = []
         for one in [*self._running.values()]:
             if one.step is not None:
-                self._guarded(
-                    one.check.rule, partial(self._take, one, partial(one.step, step), new)
-                )
+                new += self._take(one, partial(one.step, step))
         return new
 
     def findings(self) -> tuple[CheckFinding, ...]:
@@ -239,7 +237,7 @@ class Checking:
         """
         for one in [*self._running.values()]:
             if one.end is not None:
-                self._guarded(one.check.rule, partial(self._take, one, one.end, []))
+                self._take(one, one.end)
         # What no rule could look at, and findings that were not kept.
         whys = [*limits_of(self._run)]
         if self._cut is not None and not self._run.finished:
@@ -283,11 +281,18 @@ class Checking:
         return need.kind in self._seen
 
     def _take(
-        self, one: _Running, find: Callable[[], Iterator[Found] | None], new: list[CheckFinding]
-    ) -> None:
-        for item in find() or ():
-            if one.check.setting.counts(item.finding.place.name) and self._findings.add(item):
-                new.append(item.finding)
+        self, one: _Running, find: Callable[[], Iterator[Found] | None]
+    ) -> list[CheckFinding]:
+        """Take what a rule finds; return what of it is new."""
+        new: list[CheckFinding] = []
+
+        def take() -> None:
+            for item in find() or ():
+                if one.check.setting.counts(item.finding.place.name) and self._findings.add(item):
+                    new.append(item.finding)
+
+        self._guarded(one.check.rule, take)
+        return new
 
     def _guarded(self, rule: Rule, function: Callable[[], None]) -> None:
         try:

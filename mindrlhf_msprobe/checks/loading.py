@@ -196,20 +196,16 @@ def _values(
         elif key == "on" and isinstance(one, bool):
             checked[key] = one
         elif key in thresholds:
-            checked[key] = _number(called, one, at)
+            number = isinstance(one, (int, float)) and not isinstance(one, bool)
+            if not (number and math.isfinite(one) and one >= 0):
+                raise _bad(called, one, at, message("checks.a_number"))
+            checked[key] = float(one)
         else:
             names = [*sorted(thresholds), _SEVERITY, *_PATTERNS, "on"]
             hint = nearest_of(str(key), names)
             shown = {"value": repr(one), "expected": ", ".join(names), "hint": hint}
             raise ConfigError.saying("checks.no_such_key", where=at, name=called, **shown)
     return checked
-
-
-def _number(name: str, value: Any, where: Message | str) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if number and math.isfinite(value) and value >= 0:
-        return float(value)
-    raise _bad(name, value, where, message("checks.a_number"))
 
 
 def _bad(

@@ -12,16 +12,20 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.cli import run
 from mindrlhf_msprobe.cli.answering import (
-    check_markdown,
     close_stdout,
     complain,
     print_answer,
+    refuse_markdown,
+    refuse_page,
+    runs_of,
     write_markdown,
+    write_page,
 )
 from mindrlhf_msprobe.cli.parsing import (
     Command,
@@ -29,6 +33,7 @@ from mindrlhf_msprobe.cli.parsing import (
     in_our_words,
     joined,
     language_of,
+    refuse_empty,
     split_command,
 )
 from mindrlhf_msprobe.common.language import speak, speaking
@@ -36,11 +41,12 @@ from mindrlhf_msprobe.common.printable import printable_lines
 from mindrlhf_msprobe.errors import BISECT_SKIPS, UNDECIDED, ConfigError, MsprobeError
 from mindrlhf_msprobe.report.messages import say
 
-#: The commands in the order of the help, each a module of this room.
+#: The commands in the order of the help, each a module of this room, or in that of another one.
 _COMMANDS = (
     *("compare", "check", "mismatch", "show", "trend", "report", "merge", "estimate", "export"),
     *("run", "accuracy", "replay", "prove", "hunt", "preflight", "demo"),
 )
+_IN = {"accuracy": "check", "export": "merge", "hunt": "prove", "demo": "run"}
 #: What this package needs, as it is imported, and what is installed for that.
 _PACKAGES = {
     **{name: name for name in ("numpy", "openpyxl", "orjson", "rich", "xxhash")},
@@ -103,15 +109,23 @@ def _run(arguments: argparse.Namespace) -> int:
 def _code_of(arguments: argparse.Namespace) -> int:
     if arguments.command == run.NAME:
         return run.run_script(arguments)  # what the script raises is Python's to report
-    file = getattr(arguments, "markdown", None)
-    checked = False  # whether the file may be written
+    file, html = (getattr(arguments, name, None) for name in ("markdown", "html"))
+    refused = True  # whether the file for the answer cannot be written
     try:
+        runs = runs_of(arguments)
         if file is not None:
-            check_markdown(arguments)
-            checked = True
+            refuse_markdown(file, filter(None, runs))
+        refused = False
+        refuse_empty(*runs, *getattr(arguments, "healthy", ()))
+        if html is not None:
+            refuse_page(html, runs)
         found = arguments.run(arguments)
         if isinstance(found, int):
             return found
+        lines = found.lines
+        if html is not None:
+            write_page(html, **found.page())
+            found = replace(found, lines=lambda: [*lines(), say("report.file", file=html)])
         code = print_answer(found, as_json=getattr(arguments, "json", False))
         if file is not None:
             write_markdown(found.lines(), file)
@@ -119,7 +133,7 @@ def _code_of(arguments: argparse.Namespace) -> int:
     except BaseException as error:
         code, said = _failed(arguments.command, error)
         # Else an earlier answer would look like that of this command.
-        if file is not None and checked:
+        if file is not None and not refused:
             with suppress(MsprobeError, OSError):
                 write_markdown([*said], file)
         return code
@@ -182,5 +196,6 @@ def _parser(commands: Iterable[str]) -> argparse.ArgumentParser:
         dest="command", required=True, metavar="COMMAND", parser_class=Command
     )
     for name in commands:
-        importlib.import_module(f"{__name__}.{name}").add_parser(parsers)
+        module = importlib.import_module(f"{__name__}.{_IN.get(name, name)}")
+        getattr(module, f"add_{name}" if name in _IN else "add_parser")(parsers)
     return parser

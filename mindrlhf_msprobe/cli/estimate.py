@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty, unexpected
+from mindrlhf_msprobe.cli.parsing import Command, Commands, unexpected
 from mindrlhf_msprobe.errors import DIVERGED, SAME, UsageError
 from mindrlhf_msprobe.report.answer import Answer
 
@@ -35,7 +35,6 @@ def _estimate(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.storage.reading.estimate import estimate
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
-    refuse_empty(arguments.path)
     for option in ("steps", "ranks"):
         number = getattr(arguments, option)
         if number is not None and number < 1:

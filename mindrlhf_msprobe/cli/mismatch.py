@@ -5,14 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from mindrlhf_msprobe.cli.parsing import (
-    Command,
-    Commands,
-    collect_rarely,
-    refuse_empty,
-    two_of,
-    unexpected,
-)
+from mindrlhf_msprobe.cli.parsing import Command, Commands, collect_rarely, two_of, unexpected
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
@@ -35,7 +28,6 @@ def add_parser(commands: Commands) -> None:
 def _mismatch(arguments: argparse.Namespace) -> Answer:
     collect_rarely()
 
-    from mindrlhf_msprobe.cli.report import check_page, page_line
     from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
     from mindrlhf_msprobe.report.mismatch import FILES, lines_of, write_mismatch
     from mindrlhf_msprobe.storage.outputs import refuse
@@ -43,10 +35,8 @@ def _mismatch(arguments: argparse.Namespace) -> Answer:
     runs: list[str] = arguments.runs
     if len(runs) > 2:
         raise UsageError.saying("mismatch.one_or_two_runs", runs=", ".join(runs))
-    refuse_empty(*runs)
     if arguments.output_path is not None:
         refuse(*FILES.outputs(arguments.output_path), runs=runs)
-    check_page(arguments.html, runs)
     steps = [text.strip() for given in arguments.step for text in given.split(",")]
     for text in steps:
         if not re.fullmatch("[0-9]{1,9}", text):
@@ -64,6 +54,7 @@ def _mismatch(arguments: argparse.Namespace) -> Answer:
     if arguments.output_path is not None:
         files = ", ".join(map(str, write_mismatch(found, arguments.output_path)))
         written.append(say("console.written", files=files))
-    page = {"tokenizer": arguments.tokenizer, "mismatches": [found]}
-    written += page_line(arguments.html, runs[:1], **page)
-    return Answer(found.exit_code, lambda: [*lines_of(found), *written], found.to_json)
+    page = {"runs": runs[:1], "tokenizer": arguments.tokenizer, "mismatches": [found]}
+    return Answer(
+        found.exit_code, lambda: [*lines_of(found), *written], found.to_json, page=lambda: page
+    )

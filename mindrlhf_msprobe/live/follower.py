@@ -187,14 +187,15 @@ class Metrics(Observer):
             gaps = rollout_gaps(step.sequences(self._rank))
         except Unavailable:  # `trend` says why
             return
-        from mindrlhf_msprobe.report.trends import metric_files, write_metrics
+        from mindrlhf_msprobe.report.trends import metric_files
         from mindrlhf_msprobe.storage.outputs import replaced
 
         for rows, gap, _ in () if self._run.is_thinned_by_now(number) else gaps:
             at = number, self._rank, rows.datum.micro_step
-            paths = metric_files(self._root, at, gap.metrics)
-            with replaced(*paths) as parts:
-                write_metrics(parts, paths, gap.metrics)
+            files = metric_files(self._root, at, gap.metrics)
+            with replaced(*(file.path for file in files)) as parts:
+                for file, part in zip(files, parts):
+                    file.write(part)
 
 
 class Scalars(Observer):
@@ -221,10 +222,11 @@ class Scalars(Observer):
         self._files.close()
 
     def _write(self, series: list[Any]) -> None:
-        from mindrlhf_msprobe.report.trends import write_events
+        from mindrlhf_msprobe.report.trends import scalars_of
 
         for one in series:
-            write_events(self._files, "", one)
+            for scalar in scalars_of(one):
+                self._files.scalar(*scalar)
         self._files.flush()
 
 

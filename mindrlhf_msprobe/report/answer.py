@@ -109,12 +109,14 @@ class Answer:
         lines: makes what people read: a headline first, the place and the cause under it.
         content: makes what programs read, plain JSON values.
         tables: makes the sheets of its workbook.
+        page: makes what its page shows, by the names of a page's parts.
     """
 
     code: int
     lines: Callable[[], Lines]
     content: Callable[[], Any]
     tables: Callable[[], Sequence[Sheet]] = tuple
+    page: Callable[[], Mapping[str, Any]] = dict
 
 
 def as_text(lines: Lines) -> str:

@@ -77,14 +77,12 @@ def _group(name: str, findings: Sequence[Finding]) -> Iterator[Any]:
     if not findings:
         return
     yield say(f"checkpoint.{name}", count=len(findings))
-    nearest = sorted(findings, key=_nearness)
-    yield capped(nearest, _MOST_SHOWN, show=_finding)
 
+    def nearness(finding: Finding) -> float:
+        distance = finding.distance if finding.metrics is not None else None
+        return -math.inf if distance is None or math.isnan(distance) else -distance
 
-def _nearness(finding: Finding) -> float:
-    """Return a number that is the smaller the further apart both sides are."""
-    distance = finding.distance if finding.metrics is not None else None
-    return -math.inf if distance is None or math.isnan(distance) else -distance
+    yield capped(sorted(findings, key=nearness), _MOST_SHOWN, show=_finding)
 
 
 def _finding(finding: Finding) -> str:

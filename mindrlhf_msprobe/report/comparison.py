@@ -25,10 +25,11 @@ from mindrlhf_msprobe.findings import (
     Status,
     Stopped,
     Verdict,
+    Weights,
 )
 from mindrlhf_msprobe.report.answer import Code, Fact, Head, Headline, Lines, as_text, capped, texts
 from mindrlhf_msprobe.report.messages import paragraph, say
-from mindrlhf_msprobe.report.preflight import check_lines, merged, preflight_lines
+from mindrlhf_msprobe.report.preflight import difference_line, merged, preflight_lines, weights_line
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
 from mindrlhf_msprobe.storage.records import direction_of
 
@@ -43,14 +44,6 @@ _PLACED = (
     *("stops", "operator", "evidence", "agreed", "checks", "check_first"),
     *("ranks", "suspicious", "earlier", "chosen"),
 )
-
-
-_TONES = {
-    Outcome.IDENTICAL: "good",
-    Outcome.WITHIN_TOLERANCE: "good",
-    Outcome.DIVERGED: "bad",
-    Outcome.INCOMPARABLE: "unknown",
-}
 
 
 def facts_of(comparison: Comparison, *, table: bool = False) -> list[Fact]:
@@ -127,9 +120,14 @@ def _of_divergence(first: Divergence) -> Iterator[Fact]:
     yield Fact("agreed", line, ("verdict", "agreed before", agreed or say("tables.nothing_before")))
     if last:
         yield row("last that agreed", last)
-    if checks := check_lines(first.check_first):
+    if first.check_first:
         yield Fact("checks", say("console.check_first"))
-        yield from (Fact("check_first", one, ("verdict", "check first", one)) for one in checks)
+    for what in (check.what for check in first.check_first):  # the nearest first
+        if isinstance(what, Weights):
+            line = say("console.load_checkpoint", weights=weights_line(what))
+        else:
+            line = difference_line(what)
+        yield Fact("check_first", line, ("verdict", "check first", line))
 
 
 def _for_tables(comparison: Comparison) -> Iterator[Fact]:
@@ -164,7 +162,7 @@ def head_of(comparison: Comparison) -> Head:
     verdict, first = comparison.verdict, comparison.verdict.first_divergence
     close = (Status.IDENTICAL, Status.WITHIN_TOLERANCE)
     head = Head(
-        tone="warn" if verdict.suspicious.records and first is None else _TONES[verdict.status],
+        tone="warn" if verdict.suspicious.records and first is None else verdict.status.tone,
         headline=" ".join(line.strip() for line in texts(headline(verdict))),
         facts=facts_of(comparison),
         counts=[

@@ -8,7 +8,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import TEXT, Message, message
 from mindrlhf_msprobe.common.printable import printable
-from mindrlhf_msprobe.findings import STAND_INS, CheckFirst, Difference, Preflight, Weights
+from mindrlhf_msprobe.findings import STAND_INS, Difference, Preflight, Weights
 from mindrlhf_msprobe.report.answer import Lines, capped
 from mindrlhf_msprobe.report.messages import say, text_of
 
@@ -85,16 +85,6 @@ def in_order(differences: Sequence[Difference]) -> list[Difference]:
         for found in together.values()
     )
     return sorted(whole, key=order)
-
-
-def check_lines(checks: Sequence[CheckFirst]) -> list[str]:
-    """Return what to check first, the nearest first, a line each."""
-    return [
-        say("console.load_checkpoint", weights=weights_line(check.what))
-        if isinstance(check.what, Weights)
-        else difference_line(check.what)
-        for check in checks
-    ]
 
 
 def weights_of(weights: Weights) -> str:

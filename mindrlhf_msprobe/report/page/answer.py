@@ -42,17 +42,6 @@ def preflight_of(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def coverage_of(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return what was not compared, and why."""
-    return [
-        {
-            "text": gap.reason if gap.message is None else text_of(gap.message),
-            **{"only_in": gap.only_in, "records": gap.records},
-        }
-        for gap in comparison.verdict.coverage
-    ]
-
-
 def not_checked_of(checks: Sequence[CheckResult]) -> dict[str, Any] | None:
     """Return how much was not checked, in one line, and what: the rules that lack the same at once.
 
@@ -81,7 +70,7 @@ _MOST_EVIDENCE = 20  # of a finding
 _MOST_FRAMES = 50
 
 
-def findings_of(checks: Sequence[CheckResult], most: int = _MOST_FINDINGS) -> dict[str, Any]:
+def findings_of(checks: Sequence[CheckResult]) -> dict[str, Any]:
     """Return the findings of one run, or of two, what follows from one under it.
 
     `left_out` says how many are not shown, as there are too many.
@@ -92,7 +81,7 @@ def findings_of(checks: Sequence[CheckResult], most: int = _MOST_FINDINGS) -> di
     def shown(side: str, findings: Iterable[CheckFinding]) -> Iterator[dict[str, Any]]:
         for finding in findings:
             number = next(numbers)
-            if number >= most:
+            if number >= _MOST_FINDINGS:
                 found["left_out"] += 1
                 continue
             closer = finding.next_step

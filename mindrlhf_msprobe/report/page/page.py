@@ -21,11 +21,11 @@ from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult
 from mindrlhf_msprobe.findings.mismatch import Mismatches
 from mindrlhf_msprobe.findings.proof import Proof
 from mindrlhf_msprobe.findings.words import Status
-from mindrlhf_msprobe.phases import phase_order, usual_place
+from mindrlhf_msprobe.phases import PROMPTS, RESPONSES, phase_order, usual_place
 from mindrlhf_msprobe.report.answer import Fact
 from mindrlhf_msprobe.report.checks import head_of as check_head
 from mindrlhf_msprobe.report.comparison import head_of as comparison_head
-from mindrlhf_msprobe.report.messages import texts_in, texts_of
+from mindrlhf_msprobe.report.messages import text_of, texts_in, texts_of
 from mindrlhf_msprobe.report.mismatch import head_of as mismatch_head
 from mindrlhf_msprobe.report.page import answer, overview, samples
 from mindrlhf_msprobe.report.page.data import Blocks, in_both, known, said, spoken
@@ -34,6 +34,7 @@ from mindrlhf_msprobe.report.page.overview import Measure, Overview, Place, Seco
 from mindrlhf_msprobe.report.page.rollout_gap import not_compared_of, states_of, write_mismatches
 from mindrlhf_msprobe.report.proof import proof_shown
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import Series
 from mindrlhf_msprobe.trends.reading import Choice, read_trends
@@ -226,16 +227,30 @@ def _head(shown: Shown, blocks: Blocks) -> dict[str, Any]:
 
 def _findings_and_course(shown: Shown, blocks: Blocks, left_out: list[Message]) -> list[Message]:
     """Add what checks found, and the curves; return why a run has none of these."""
-    course = Course(len(shown.runs))
     findings = in_both(partial(answer.findings_of, shown.checks))
     if shown.checks:
         blocks.json("findings", findings["shown"])
+    groups: dict[str, list[dict[str, Any]]] = {}
+    problems: list[Message] = []
+    too_many, most = 0, _MOST_SERIES // max(1, len(shown.runs))
     for side, run in zip("AB", shown.runs):
-        course.add(side, run)
-    blocks.json("course", course.content())
+        try:
+            series = [one for one in read_trends(run, Choice(spread=_SPREAD)).series if len(one)]
+        except MsprobeError as error:
+            problems.append(error.said)
+            continue
+        too_many += max(0, len(series) - most)
+        for one in series[:most]:
+            groups.setdefault(_group_of(one), []).append(_curve(side, one))
+    order = (name for name in (*(name for name, _ in _GROUPS), _OTHER) if name in groups)
+    titled = (
+        {"id": name, "title": spoken(f"report.group_{name}"), "series": groups[name]}
+        for name in order
+    )
+    blocks.json("course", {"groups": [*titled]})
     left_out += _counted(findings["left_out"], "report.findings_left_out")
-    left_out += _counted(course.left_out, "report.curves_left_out")
-    return course.problems
+    left_out += _counted(too_many, "report.curves_left_out")
+    return problems
 
 
 def _measure(measure: Measure, comparison: Comparison | None, seen: Overview) -> dict[str, Any]:
@@ -291,7 +306,14 @@ def _top(shown: Shown) -> dict[str, Any]:
     return {
         "answer": None if head is None else head.to_json(),
         "preflight": nothing if comparison is None else answer.preflight_of(comparison),
-        "coverage": [] if comparison is None else answer.coverage_of(comparison),
+        # What was not compared, and why.
+        "coverage": [
+            {
+                "text": gap.reason if gap.message is None else text_of(gap.message),
+                **{"only_in": gap.only_in, "records": gap.records},
+            }
+            for gap in (() if comparison is None else comparison.verdict.coverage)
+        ],
         "not_checked": not_compared_of(shown.mismatches),
         "unchecked": answer.not_checked_of(shown.checks),
         "notes": [] if comparison is None else comparison.notes,
@@ -383,7 +405,8 @@ def _samples(
     """Add prompts and responses, those of the most interesting places first."""
     room, lacking = _MOST_SAMPLES, 0
     for place in dict.fromkeys([*interest, *places]):
-        if not any(samples.has_texts(run, place) for run in shown.runs):
+        keys = {key for run in shown.runs for key in run.keys_at(StepPlace(*place))}
+        if keys.isdisjoint((*PROMPTS, *RESPONSES)):
             continue
         if room <= 0:
             lacking += 1
@@ -456,58 +479,23 @@ _OTHER = "other"
 _SPREAD = ("rewards", "reward", "advantages")
 
 
-class Course:
-    """The curves of a page of so many runs.
+def _group_of(series: Series) -> str:
+    """Return the group that a curve belongs to, by its name."""
+    lowered = series.name.lower().partition("[")[0]  # without the layer, called anything
+    lowered = lowered.removeprefix("loss_inputs.")  # what the loss is given is no loss
+    groups = (group for group, words in _GROUPS if any(word in lowered for word in words))
+    return next(groups, _OTHER)
 
-    Attributes:
-        left_out: how many curves are not shown, as there are too many.
-        problems: why a run has none.
-    """
 
-    def __init__(self, runs: int) -> None:
-        self.left_out = 0
-        self.problems: list[Message] = []
-        self._groups: dict[str, list[dict[str, Any]]] = {}
-        self._most = _MOST_SERIES // max(1, runs)
-
-    def add(self, side: str, run: Run) -> None:
-        """Take the quantities of a run."""
-        try:
-            series = read_trends(run, Choice(spread=_SPREAD)).series
-        except MsprobeError as error:
-            self.problems.append(error.said)
-            return
-        there = [one for one in series if len(one)]
-        self.left_out += max(0, len(there) - self._most)
-        for one in there[: self._most]:
-            self._take(side, one)
-
-    def _take(self, side: str, series: Series) -> None:
-        lowered = series.name.lower().partition("[")[0]  # without the layer, called anything
-        lowered = lowered.removeprefix("loss_inputs.")  # what the loss is given is no loss
-        groups = (group for group, words in _GROUPS if any(word in lowered for word in words))
-        stride = -(-len(series) // _MOST_POINTS)
-        values = [*map(number_to_json, series.values[::stride].tolist())]
-        statistic = "" if series.statistic == "mean" else series.statistic
-        self._groups.setdefault(next(groups, _OTHER), []).append(
-            {
-                **{"side": side, "rank": series.rank, "label": series.name},
-                **known(statistic=statistic or None, phase=series.phase),
-                "steps": series.steps[::stride].tolist(),
-                "micro_steps": series.micro_steps[::stride].tolist(),
-                "values": values,
-                **known(every=stride if stride > 1 else None),
-                **known(note=in_both(lambda: texts_of(series.notes)) or None),
-            }
-        )
-
-    def content(self) -> dict[str, Any]:
-        """Return the block `course`."""
-        order = [name for name, _ in _GROUPS] + [_OTHER]
-        return {
-            "groups": [
-                {"id": name, "title": spoken(f"report.group_{name}"), "series": self._groups[name]}
-                for name in order
-                if name in self._groups
-            ]
-        }
+def _curve(side: str, series: Series) -> dict[str, Any]:
+    stride = -(-len(series) // _MOST_POINTS)
+    statistic = "" if series.statistic == "mean" else series.statistic
+    return {
+        **{"side": side, "rank": series.rank, "label": series.name},
+        **known(statistic=statistic or None, phase=series.phase),
+        "steps": series.steps[::stride].tolist(),
+        "micro_steps": series.micro_steps[::stride].tolist(),
+        "values": [*map(number_to_json, series.values[::stride].tolist())],
+        **known(every=stride if stride > 1 else None),
+        **known(note=in_both(lambda: texts_of(series.notes)) or None),
+    }

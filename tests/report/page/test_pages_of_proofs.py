@@ -8,7 +8,7 @@ import pytest
 from helpers.runs import Fault, record_training
 
 from mindrlhf_msprobe import compare_runs
-from mindrlhf_msprobe.cli.report import write_page
+from mindrlhf_msprobe.cli.answering import write_page
 from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.findings.proof import Conclusion, Proof, ProvenCause, Round, Where
 from mindrlhf_msprobe.report.proof import proof_lines
