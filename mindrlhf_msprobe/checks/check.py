@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.checks.loading import Setting, all_rules, read_settings, settings_of
+from mindrlhf_msprobe.checks.loading import Setting, all_rules, settings_of
 from mindrlhf_msprobe.checks.next_config import next_recording
 from mindrlhf_msprobe.checks.rule import HEALTHY, Findings, Found, Need, Rule, nested
 from mindrlhf_msprobe.checks.views import Step, place_of, steps
@@ -378,11 +378,7 @@ def prepared(rules: _Settings | None = None, extra: Iterable[Any] = ()) -> Prepa
         UsageError: one of `extra` is no rule.
     """
     known, broken = all_rules(extra)
-    if rules is None:
-        return Prepared(known, broken, {})
-    if isinstance(rules, Mapping):
-        return Prepared(known, broken, settings_of(rules, known, lambda *place: ""))
-    return Prepared(known, broken, read_settings(rules, known))
+    return Prepared(known, broken, {} if rules is None else settings_of(rules, known))
 
 
 def check_opened(

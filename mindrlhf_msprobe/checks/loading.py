@@ -117,8 +117,8 @@ class Setting:
         return included and not any(one.search(name) for one in self.exclude)
 
 
-def read_settings(path: str | Path, rules: Iterable[Rule]) -> dict[str, Setting]:
-    """Return rule → setting of a rule file.
+def settings_of(given: str | Path | Mapping[Any, Any], rules: Iterable[Rule]) -> dict[str, Setting]:
+    """Return rule → setting of a rule file, or of its content.
 
     Its top is a mapping from a rule's name, or an area's (`history`), to `off`, `on`, or a mapping
     of `severity`, `include`, `exclude` and thresholds. What is said of a rule goes before what is
@@ -128,27 +128,18 @@ def read_settings(path: str | Path, rules: Iterable[Rule]) -> dict[str, Setting]
         ConfigError: it cannot be read, or names what there is not; the message names the key, the
             value, what was expected, and the nearest.
     """
-    path = Path(path)
-    file, of = message("checks.rule_file"), message("checks.settings_of_rules")
-    content = read_yaml(path, file, of)
+    if isinstance(given, Mapping):
+        content: Mapping[Any, Any] = given
+    else:
+        path = Path(given)
+        content = read_yaml(path, message("checks.rule_file"), message("checks.settings_of_rules"))
 
-    def where(*place: Any) -> Message:
+    def where(*place: Any) -> Message | str:
+        """Return what an error says in front, given the keys from the top."""
+        if isinstance(given, Mapping):
+            return ""
         return message("checks.in_file", path=str(path), line=line_of(path, *place))
 
-    return settings_of(content, rules, where)
-
-
-def settings_of(
-    content: Mapping[Any, Any], rules: Iterable[Rule], where: Callable[..., Message | str]
-) -> dict[str, Setting]:
-    """Return rule → setting of a mapping, as `read_settings` does of a file.
-
-    Args:
-        where: returns what an error says in front, given the keys from the top.
-
-    Raises:
-        ConfigError: as for `read_settings`.
-    """
     known = {rule.name: rule for rule in rules}
     areas = {rule.area for rule in known.values()}
     found: dict[str, dict[str, Any]] = {}

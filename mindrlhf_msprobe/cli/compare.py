@@ -78,10 +78,11 @@ def add_parser(commands: Commands) -> None:
     add("--common", action="store_true")
     add("--after", metavar="OUT")
     add("--html", metavar="FILE")
-    add("--json", action="store_true")
+    add("--json", action="store_true", help=say("help.json_of", file="verdict.json"))
 
     for option in ("include", "exclude"):
-        add(f"--{option}", metavar="RE", action="append", default=[], group="selection")
+        names: Any = {"metavar": "RE", "action": "append", "default": [], "group": "selection"}
+        add(f"--{option}", help=say("help.names", excluded=option == "exclude"), **names)
     add("--keys", metavar="X,Y", group="selection")
     add("--ranks", metavar="M,N", group="selection")
     add("--first-only", action="store_true", group="selection")

@@ -21,13 +21,14 @@ from mindrlhf_msprobe.cli.parsing import (
 )
 from mindrlhf_msprobe.errors import SAME, UNDECIDED
 from mindrlhf_msprobe.report.answer import Answer
+from mindrlhf_msprobe.report.messages import say
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command."""
     prove = Command.add(commands, "prove", _prove, has_groups=True, usage=usage_of("prove", "A B"))
     prove.add_argument("runs", nargs=2, metavar="RUN")
-    add_experiment(prove)
+    add_experiment(prove, "proof.json")
     prove.add_argument("--tensors", metavar="RUN")
     prove.add_argument("--again", type=int, default=1, metavar="N")
     prove.add_argument("--rounds", type=int, default=8, metavar="N")
@@ -40,12 +41,13 @@ def usage_of(name: str, what: str) -> str:
     return f"mindrlhf-msprobe {name} {what} -o OUT [OPTION ...] -- COMMAND ..."
 
 
-def add_experiment(command: Command) -> None:
-    """Add the options of what runs a command again and again."""
+def add_experiment(command: Command, result: str) -> None:
+    """Add the options of what runs a command again and again, and writes a file of its result."""
     command.add_argument("-o", "--output_path", metavar="OUT", required=True)
     command.add_argument("--seconds", type=float, metavar="SECONDS")
     add_tolerance(command, noise=False)
-    command.add_argument("--json", action="store_true")
+    told = say("help.json_of", file=result)
+    command.add_argument("--json", action="store_true", help=told)
     command.set_defaults(arguments=[""])
 
 
@@ -96,7 +98,7 @@ def add_hunt(commands: Commands) -> None:
     several: Any = {"nargs": "+", "action": "append", "metavar": ("GOOD", "BAD")}
     hunt.add_argument("--between", required=True, **several)
     hunt.add_argument("--good", metavar="RUN")
-    add_experiment(hunt)
+    add_experiment(hunt, "hunt.json")
 
 
 def _hunt(arguments: argparse.Namespace) -> Answer:

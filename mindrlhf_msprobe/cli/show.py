@@ -69,7 +69,13 @@ def _run(run: Run, at: _At) -> _Shown:
 
     holdings = inventory(run, **at)
     run.configurations()
-    times = _times(run, at)
+    # Of one step, or of the last ones, of one rank: the first that has any.
+    times: list[StepTimes] = []
+    for rank in run.ranks if at["rank"] is None else [at["rank"]]:
+        steps = run.timed_steps(rank)[-_MOST_TIMED:] if at["step"] is None else [at["step"]]
+        times = [of for step in steps if (of := run.timeline(step, rank)) is not None]
+        if times:
+            break
     unreadable = [*map(str, _problems(run, at))]
     unreadable += [
         why if why.startswith(held.name) else say("unread.at", path=held.name, why=why)
@@ -89,16 +95,6 @@ def _run(run: Run, at: _At) -> _Shown:
     ]
     content = [holding.to_json() for holding in holdings]
     return content, lines, unreadable, bool(unreadable)
-
-
-def _times(run: Run, at: _At) -> list[StepTimes]:
-    """Return the times of one step, or of the last ones, of one rank: the first that has any."""
-    for rank in run.ranks if at["rank"] is None else [at["rank"]]:
-        steps = run.timed_steps(rank)[-_MOST_TIMED:] if at["step"] is None else [at["step"]]
-        found = [known for step in steps if (known := run.timeline(step, rank)) is not None]
-        if found:
-            return found
-    return []
 
 
 def _phase(run: Run, name: str, at: _At) -> _Shown:

@@ -165,5 +165,5 @@ def _complain(problems: Sequence[Problem]) -> bool:
     for problem in problems[:_MOST_PROBLEMS]:
         complain("trend", problem)
     if len(problems) > _MOST_PROBLEMS:
-        complain("trend", say("trend.more_problems", count=len(problems) - _MOST_PROBLEMS))
+        complain("trend", say("console.more", count=len(problems) - _MOST_PROBLEMS))
     return bool(problems)

@@ -19,7 +19,7 @@ from functools import cache, partial
 from typing import Any
 
 from mindrlhf_msprobe.checks.check import Checking
-from mindrlhf_msprobe.checks.loading import all_rules, read_settings
+from mindrlhf_msprobe.checks.loading import all_rules, settings_of
 from mindrlhf_msprobe.checks.views import Step
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.processes import framed, take_messages
@@ -120,7 +120,7 @@ class Checks(Observer):
     def __init__(self, task: Task, run: FollowedRun) -> None:
         self._run, self._root, self._rank = run, task.root, task.rank
         rules, _ = all_rules()
-        settings = None if task.rules is None else read_settings(task.rules, rules)
+        settings = None if task.rules is None else settings_of(task.rules, rules)
         self._checking = Checking(run, [rule for rule in rules if rule.live], settings)
         self._file: StepLines[dict[str, Any]] | None = None
         self._reported: set[Any] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mindrlhf_msprobe.common.message import in_words
+from mindrlhf_msprobe.common.message import Message, in_words
 from mindrlhf_msprobe.common.printable import shortened, spans
 from mindrlhf_msprobe.findings.health import (
     CheckFinding,
@@ -20,6 +21,7 @@ from mindrlhf_msprobe.findings.health import (
     Health,
     NotChecked,
     Severity,
+    json_values,
 )
 from mindrlhf_msprobe.report.answer import Code, Fact, Head, Lines, capped
 from mindrlhf_msprobe.report.comparison import next_step_of, settings_in_one_line, stopped_at
@@ -50,6 +52,7 @@ _MOST_CAUSES = 4
 _MOST_STOPS = 4
 _MOST_LINES = 12  # of what was not checked, and of problems
 _LONGEST = 200  # characters of one value
+_MOST_IN_PAGE, _MOST_EVIDENCE_IN_PAGE, _MOST_FRAMES_IN_PAGE = 1000, 20, 50  # of findings
 _WHERE = ("step", "rank", "phase")  # of evidence, as far as it is not that of its finding
 _TONES: dict[str, str] = {Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.NOTE: "good"}
 
@@ -144,6 +147,75 @@ def link_of(place: Place) -> dict[str, Any]:
     """Return where a page shows a place of a check."""
     view = "course" if place.entry is None and place.key is None else "where"
     return {"view": view, **place.to_json()}
+
+
+def not_checked_shown(checks: Sequence[CheckResult]) -> dict[str, Any] | None:
+    """Return how much was not checked, in one line, and what: the rules that lack the same at once.
+
+    Args:
+        checks: of one run, or of A and B; what both lack is said once.
+    """
+    lacking: dict[str, tuple[Message, list[str], list[str]]] = {}
+    for side, check in zip("AB", checks):
+        for one in check.not_checked:
+            _, rules, sides = lacking.setdefault(repr(one.why), (one.why, [], []))
+            rules += [one.rule] if one.rule not in rules else []
+            sides += [side] if side not in sides else []
+    if not lacking:
+        return None
+    items = []
+    for why, rules, sides in lacking.values():
+        name, text = ", ".join(filter(None, rules)), in_words(why)
+        of = sides[0] if len(checks) > 1 and len(sides) == 1 else None
+        items.append({"text": f"{name}: {text}" if name else text, "of": of})
+    every = [one for check in checks for one in check.not_checked]
+    return {"line": not_checked_in_one_line(every), "items": items}
+
+
+def findings_shown(checks: Sequence[CheckResult]) -> dict[str, Any]:
+    """Return the findings of one run, or of two, what follows from one under it.
+
+    `left_out` says how many are not shown, as there are too many.
+    """
+    found: dict[str, Any] = {"shown": [], "left_out": 0}
+    numbers = itertools.count()
+
+    def shown(side: str, findings: Iterable[CheckFinding]) -> Iterator[dict[str, Any]]:
+        for finding in findings:
+            number = next(numbers)
+            if number >= _MOST_IN_PAGE:
+                found["left_out"] += 1
+                continue
+            closer = finding.next_step
+            yield {
+                **{"id": number, "side": side, "rule": finding.rule},
+                "severity": finding.severity.value,
+                "text": finding.text,
+                "link": link_of(finding.place),
+                "where": place_in_words(finding.place),
+                "name": finding.place.name,
+                "again": again(finding) or None,
+                **{"times": finding.times, "last_step": finding.last_step},
+                "ranks": finding.ranks,
+                "causes": [*map(in_words, finding.causes)],
+                "evidence": [*map(_evidence_shown, finding.evidence[:_MOST_EVIDENCE_IN_PAGE])],
+                "next_step": closer and next_step_of(closer),
+                "stack": finding.stack[:_MOST_FRAMES_IN_PAGE],
+                "follows": [*shown(side, finding.followed_by)],
+            }
+
+    for side, check in zip("AB", checks):
+        found["shown"] += shown(side, check.findings)
+    return found
+
+
+def _evidence_shown(one: Evidence) -> dict[str, Any]:
+    return {
+        **{"link": link_of(one.place), "name": one.place.name},
+        "where": place_in_words(one.place),
+        "values": [[name, value] for name, value in json_values(one.values).items()],
+        **({} if one.note is None else {"note": in_words(one.note)}),
+    }
 
 
 def _findings(findings: Sequence[CheckFinding]) -> Iterator[Any]:

@@ -289,26 +289,24 @@ def inside_words(inside: Inside | None) -> str:
     )
 
 
-def render(
-    comparison: Comparison,
-    seconds: float | None = None,
-    *,
-    replay: str = "",
-    lang: str | None = None,
-) -> str:
+def render(comparison: Comparison, seconds: float | None = None, *, lang: str | None = None) -> str:
     """Return what a comparison says, as plain text; names cannot move the cursor or hide lines.
 
     Args:
         seconds: how long it took.
-        replay: the command that computes the entry that is to blame again; "" for none.
         lang: `en` or `zh`; None: the one that was chosen, else the locale's.
     """
     with speaking(lang):
-        return as_text(lines_of(comparison, seconds, replay))
+        return as_text(lines_of(comparison, seconds))
 
 
 def lines_of(comparison: Comparison, seconds: float | None = None, replay: str = "") -> Lines:
-    """Return the whole answer; see `render`."""
+    """Return the whole answer.
+
+    Args:
+        seconds: how long it took.
+        replay: the command that computes the entry that is to blame again; "" for none.
+    """
     verdict, first = comparison.verdict, comparison.verdict.first_divergence
     more = say("console.in_summary") if comparison.tables else ""
     told: dict[str, list[str]] = defaultdict(list)
@@ -329,7 +327,7 @@ def lines_of(comparison: Comparison, seconds: float | None = None, replay: str =
         lines += _spread(verdict)
         ranks = told["ranks"]
         if len(ranks) > _RANKS:
-            left = say("console.more_places", count=len(ranks) - _RANKS)
+            left = say("console.more", count=len(ranks) - _RANKS)
             ranks = [*ranks[: _RANKS - 1], f"{left}{more}", ranks[-1]]
         lines += [say("console.ranks", line=line) for line in ranks]
         lines += _look_closer(comparison, first)
@@ -442,7 +440,7 @@ def _size(place: Spread) -> str:
     """Return how far a place is apart: the error, and the growth as ×12, as far as known."""
     error = f" {place.max_abs_err:.1e}" if place.max_abs_err else ""
     if place.zero:
-        return f"{error} {say(f'console.{place.zero}_zero')}"
+        return f"{error} {say('console.zero', place)}"
     if place.factor is None:
         return error
     return f"{error} ×{place.factor:.2g}" if place.factor < 100 else f"{error} ×{place.factor:.0f}"

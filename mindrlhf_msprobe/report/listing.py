@@ -54,7 +54,7 @@ def render_holdings(
         say("listing.of_run", path=str(path), state=state, size=whole),
         Rows(header("run"), rows),
         *render_cost(cost or {}),
-        *(say("listing.incomplete", problem=problem) for problem in problems),
+        *(say("console.incomplete", line=problem) for problem in problems),
     ]
 
 
@@ -140,7 +140,7 @@ def render_times(times: Sequence[StepTimes]) -> Lines:
         return []
     count, first = len(times), times[0]
     seconds = sum(step.seconds for step in times) / count
-    of = {"rank": first.rank, "seconds": seconds}
+    of: dict[str, Any] = {"rank": first.rank, "seconds": seconds}
     phases: dict[str, tuple[int, float]] = {}
     for step in times:
         for phase, (openings, took) in step.of_phases().items():
@@ -155,8 +155,7 @@ def render_times(times: Sequence[StepTimes]) -> Lines:
         )
         for phase, (openings, took) in phases.items()
     ]
-    if count == 1:
-        return [say("listing.times_of_step", step=first.step, **of), lines]
+    of["step"] = first.step if count == 1 else None
     return [say("listing.times", steps=count, **of), lines]
 
 

@@ -108,9 +108,9 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
     if one.cause is Cause.SAMPLING:
         under += [say("mismatch.worst_sampled", token) for token in one.sampled[:1]]
     yield under
-    if births := [stage for stage in one.births if stage is not one.first]:
+    if origins := [stage for stage in one.origins if stage is not one.first]:
         yield say("mismatch.births")
-        yield capped(births, _MOST_BEGINNINGS, show=partial(say, "mismatch.birth"))
+        yield capped(origins, _MOST_BEGINNINGS, show=partial(say, "mismatch.birth"))
     yield from _growth(one)
     if one.experts:
         apart = [of for of in one.experts if of.others]
@@ -198,7 +198,7 @@ _VALUES = (
     Column("rounding explains", 16, "shown.allowed"),
     Column("rows", 8, "shown.rows"),
     Column("rows not equal", 14, "shown.unequal"),
-    Column("rows where it arises", 16, "shown.born"),
+    Column("rows where it arises", 16, "shown.arising"),
     Column("dtype of rollout", 16, lambda one: one.shown.dtypes[0]),
     Column("dtype of training", 16, lambda one: one.shown.dtypes[1]),
     Column("worst sample", 12, _worst("sample")),
@@ -292,6 +292,6 @@ def _colour(one: _Of) -> str:
     stage = one.shown
     if stage == one.place.first:
         return DIFFERS
-    if stage.born and stage.lasting:
+    if stage.arising and stage.lasting:
         return SUSPICIOUS
     return CLOSE if stage.unequal else PLAIN

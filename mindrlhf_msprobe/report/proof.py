@@ -211,4 +211,4 @@ def _setting(one: Setting) -> str:
 def _undecided(one: Trial) -> str:
     why = say("proof.incomparable") if one.why is None else text_of(one.why)
     named = ", ".join(capped(one.bad, _MOST_ENTRIES)) or one.path.rpartition("/")[2]
-    return say("hunt.undecided_trial", name=named, why=why)
+    return say("unread.at", path=named, why=why)

@@ -182,9 +182,9 @@ def _reason(error: OSError | ValueError, output: Path) -> str | Message:
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         places = (output, *output.parents)
         found = (path for path in places if os.path.lexists(path) and not path.is_dir())
-        return message("error.path_no_directory", path=next(found, output))
+        return message("error.directory_or_not", path=next(found, output), directory=False)
     if error.errno == errno.EISDIR and error.filename2:
-        return message("error.path_directory", path=error.filename2)
+        return message("error.directory_or_not", path=error.filename2, directory=True)
     return error.strerror or str(error)
 
 

@@ -127,7 +127,7 @@ def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
     said = [message("tables.layer_of", phase=phase)] if phase else []
     if place.non_finite is not None:
         said.append(message("console.not_finite", **vars(place.non_finite)))
-    factor = rounded(place.factor) if place.zero is None else say(f"console.{place.zero}_zero")
+    factor = rounded(place.factor) if place.zero is None else say("console.zero", place)
     counts = (place.different, place.compared)
     apart = (rounded(place.max_abs_err), rounded(place.max_rel_err), factor)
     yield PLAIN, ("spread", place.place, texts_of(said) or None, *counts, *apart)

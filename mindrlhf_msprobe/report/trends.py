@@ -144,7 +144,7 @@ def series_lines(
     blocks: list[Lines] = [[*_block(of_runs, runs)] for of_runs in sides[:most]]
     if len(sides) > most:
         blocks.append([say("trend.more_series", count=len(sides) - most)])
-    if lines := [say("trend.missing", one) for one in missing]:
+    if lines := [say("unread.at", path=one.name, why=one.why) for one in missing]:
         blocks.append([say("trend.not_available"), lines])
     return _apart(blocks)
 

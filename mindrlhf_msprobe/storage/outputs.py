@@ -115,8 +115,7 @@ def refuse_inside(path: Path, runs: Iterable[str | Path] = ()) -> None:
     given = {Path(os.path.realpath(run)) for run in runs if "\0" not in str(run)}
     for around in (target, *target.parents):
         if around in given or _is_run(around):
-            code = "error.output_is" if around == target else "error.output_lies_inside"
-            where = message(code, run=str(around))
+            where = message("error.output_there", is_run=around == target, run=str(around))
             raise RunError.saying("error.output_inside", output=path, where=where)
 
 

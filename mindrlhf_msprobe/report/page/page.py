@@ -23,15 +23,17 @@ from mindrlhf_msprobe.findings.proof import Proof
 from mindrlhf_msprobe.findings.words import Status
 from mindrlhf_msprobe.phases import PROMPTS, RESPONSES, phase_order, usual_place
 from mindrlhf_msprobe.report.answer import Fact
+from mindrlhf_msprobe.report.checks import findings_shown, not_checked_shown
 from mindrlhf_msprobe.report.checks import head_of as check_head
 from mindrlhf_msprobe.report.comparison import head_of as comparison_head
 from mindrlhf_msprobe.report.messages import text_of, texts_in, texts_of
 from mindrlhf_msprobe.report.mismatch import head_of as mismatch_head
-from mindrlhf_msprobe.report.page import answer, overview, samples
+from mindrlhf_msprobe.report.page import overview, samples
 from mindrlhf_msprobe.report.page.data import Blocks, in_both, known, said, spoken
 from mindrlhf_msprobe.report.page.details import Details, Elements
 from mindrlhf_msprobe.report.page.overview import Measure, Overview, Place, Seconds
 from mindrlhf_msprobe.report.page.rollout_gap import not_compared_of, states_of, write_mismatches
+from mindrlhf_msprobe.report.preflight import preflight_shown
 from mindrlhf_msprobe.report.proof import proof_shown
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic
 from mindrlhf_msprobe.storage.place import StepPlace
@@ -227,7 +229,7 @@ def _head(shown: Shown, blocks: Blocks) -> dict[str, Any]:
 
 def _findings_and_course(shown: Shown, blocks: Blocks, left_out: list[Message]) -> list[Message]:
     """Add what checks found, and the curves; return why a run has none of these."""
-    findings = in_both(partial(answer.findings_of, shown.checks))
+    findings = in_both(partial(findings_shown, shown.checks))
     if shown.checks:
         blocks.json("findings", findings["shown"])
     groups: dict[str, list[dict[str, Any]]] = {}
@@ -248,8 +250,8 @@ def _findings_and_course(shown: Shown, blocks: Blocks, left_out: list[Message]) 
         for name in order
     )
     blocks.json("course", {"groups": [*titled]})
-    left_out += _counted(findings["left_out"], "report.findings_left_out")
-    left_out += _counted(too_many, "report.curves_left_out")
+    left_out += _counted(findings["left_out"], "report.too_many", curves=False)
+    left_out += _counted(too_many, "report.too_many", curves=True)
     return problems
 
 
@@ -305,7 +307,7 @@ def _top(shown: Shown) -> dict[str, Any]:
         proof = proof_shown(shown.proof, different)
     return {
         "answer": None if head is None else head.to_json(),
-        "preflight": nothing if comparison is None else answer.preflight_of(comparison),
+        "preflight": nothing if comparison is None else preflight_shown(comparison),
         # What was not compared, and why.
         "coverage": [
             {
@@ -315,7 +317,7 @@ def _top(shown: Shown) -> dict[str, Any]:
             for gap in (() if comparison is None else comparison.verdict.coverage)
         ],
         "not_checked": not_compared_of(shown.mismatches),
-        "unchecked": answer.not_checked_of(shown.checks),
+        "unchecked": not_checked_shown(shown.checks),
         "notes": [] if comparison is None else comparison.notes,
         "proof": proof,
     }
@@ -331,24 +333,20 @@ def _interest(shown: Shown) -> list[Place]:
     steps = [*ranks_of]
     numbers = {step: number for number, step in enumerate(steps)}
 
-    def take(step: int | None, rank: int | None) -> None:
+    def take(step: int | None, rank: int | None, around: int = 0) -> None:
+        """Take a place, or all ranks of a step; then those around it."""
         if step is None or step not in ranks_of:
             return
-        for one in ranks_of[step] if rank is None else [rank]:
-            if (step, one) in there:
-                found[step, one] = None
-
-    def take_around(step: int | None, rank: int | None) -> None:
-        take(step, rank)
-        if step in numbers:
-            number = numbers[step]
-            for near in steps[max(0, number - _AROUND) : number + _AROUND + 1]:
-                take(near, rank)
+        at = numbers[step]
+        for near in (step, *steps[max(0, at - around) : at + around + 1]):
+            for one in ranks_of[near] if rank is None else [rank]:
+                if (near, one) in there:
+                    found[near, one] = None
 
     if shown.comparison is not None:
         verdict = shown.comparison.verdict
         if verdict.first_divergence is not None:
-            take_around(verdict.first_divergence.step, verdict.first_divergence.rank)
+            take(verdict.first_divergence.step, verdict.first_divergence.rank, _AROUND)
         for one in verdict.parted:
             take(one.step, one.rank)
         take(verdict.suspicious.step, verdict.suspicious.rank)
@@ -356,9 +354,9 @@ def _interest(shown: Shown) -> list[Place]:
             take(verdict.first_divergence.step, None)
     for mismatch in shown.mismatches:
         if isinstance(mismatch, Mismatches) and mismatch.first is not None:
-            take_around(mismatch.first.step, mismatch.first.rank)
+            take(mismatch.first.step, mismatch.first.rank, _AROUND)
     for finding in shown.findings:
-        take_around(finding.place.step, finding.place.rank)
+        take(finding.place.step, finding.place.rank, _AROUND)
         for evidence in finding.evidence[:4]:
             take(evidence.place.step, evidence.place.rank)
     for cause in () if shown.proof is None else shown.proof.causes:
@@ -450,13 +448,13 @@ def _node(spread: Spread, link: dict[str, Any], *, is_first: bool) -> dict[str, 
         "tone": "first" if is_first else "reached",
         **{"different": spread.different, "compared": spread.compared},
         **{"factor": number_to_json(spread.factor), "link": link},
-        **({"zero": spoken(f"console.{spread.zero}_zero")} if spread.zero else {}),
+        **({"zero": spoken("console.zero", zero=spread.zero)} if spread.zero else {}),
         **({"non_finite": spoken("console.not_finite", **vars(held))} if held else {}),
     }
 
 
-def _counted(number: int, code: str) -> list[Message]:
-    return [message(code, count=number)] if number > 0 else []
+def _counted(number: int, code: str, **params: Any) -> list[Message]:
+    return [message(code, count=number, **params)] if number > 0 else []
 
 
 _MOST_SERIES = 400  # of all runs; each has its share, so that both have the same

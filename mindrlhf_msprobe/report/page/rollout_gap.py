@@ -136,7 +136,7 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
             lambda: [*map(in_words, one.said), *(() if one.first is None else how_far(one.first))]
         ),
         "first": None if one.first is None else renumbered.get(numbers.get(one.first, -1)),
-        "births": [renumbered[numbers[stage]] for stage in one.births],
+        "births": [renumbered[numbers[stage]] for stage in one.origins],
         "stages": [
             {**stage.to_json(), "name": stage.name, "worst": _tokens(stage.worst)}
             for stage in map(one.stages.__getitem__, shown)
@@ -165,7 +165,7 @@ def _shown_stages(one: Mismatch, numbers: dict[Stage, int]) -> list[int]:
     """Return the numbers of the values that are shown: of too many, what cells return."""
     if len(one.stages) <= _MOST_STAGES:
         return [*range(len(one.stages))]
-    wanted = {numbers[stage] for stage in one.births}
+    wanted = {numbers[stage] for stage in one.origins}
     wanted |= {numbers[one.first]} if one.first is not None else set()
     wanted |= {*one.token_map.columns} if one.token_map is not None else set()
     for number, stage in enumerate(one.stages):
