@@ -165,8 +165,10 @@ class AnswerFiles:
             return find()
         refuse(*self.outputs(directory), runs=runs)
         found = find()
-        paths = write_all(*self.outputs(directory, found), runs=runs)
-        said = say("console.written", files=", ".join(map(str, paths)))
+        folder, beside = found.beside(Path(directory))
+        table, result, *others = write_all(*self.outputs(directory, found), *beside, runs=runs)
+        files = [table, result, *[folder] * bool(others)]
+        said = say("console.written", files=", ".join(map(str, files)))
         return replace(found, lines=lambda: [*found.lines(), said])
 
 
