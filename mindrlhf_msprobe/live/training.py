@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from mindrlhf_msprobe.checks.loading import all_rules, imported, read_settings
+from mindrlhf_msprobe.checks.loading import all_rules, imported, settings_of
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import spans
 from mindrlhf_msprobe.config import RECORD, STOP, WARN, ProbeConfig
@@ -62,7 +62,7 @@ class Live:
         if config.tensorboard and find_spec("tensorboardX") is None:
             raise UsageError.saying("trend.no_tensorboardx", why="tensorboardX")
         if config.on_finding and config.rules:
-            read_settings(config.rules, all_rules()[0])  # says what is wrong while nothing runs
+            settings_of(config.rules, all_rules()[0])  # says what is wrong while nothing runs
         self._config = config
         self._fault: FaultSink = _logged
         self._not_observed: Callable[[Message], None] | None = None

@@ -193,4 +193,5 @@ def git(*arguments: str, directory: Path | None = None) -> subprocess.CompletedP
             ["git", *arguments], cwd=directory, capture_output=True, text=True, check=False
         )
     except OSError as error:
-        raise UsageError.saying("error.hunt_no_git", why=error.strerror or error) from None
+        why = error.strerror or error
+        raise UsageError.saying("collect.not_started", program="git", why=why) from None

@@ -46,10 +46,12 @@ class Output(NamedTuple):
     Attributes:
         path: where.
         is_ours: returns whether a file that stands there already is an earlier one of its kind.
+        write: writes it, given a hidden path that takes its place later.
     """
 
     path: Path
     is_ours: Callable[[Path], bool]
+    write: Callable[[Path], object] = Path.touch
 
 
 def json_of(*keys: str, many: bool = False) -> Callable[[Path], bool]:
@@ -89,7 +91,7 @@ def refuse(*outputs: Output, runs: Iterable[str | Path] = ()) -> None:
         OutputError: it would take the place of what this tool did not write, of another answer of
             it, or of what was changed since.
     """
-    for path, is_ours in outputs:
+    for path, is_ours, _ in outputs:
         refuse_inside(path, runs)
         if not os.path.lexists(path):
             continue
@@ -120,8 +122,7 @@ def refuse_inside(path: Path, runs: Iterable[str | Path] = ()) -> None:
             except (OSError, ValueError):
                 is_run = True
         if is_run:
-            code = "error.output_is" if around == target else "error.output_lies_inside"
-            where = message(code, run=str(around))
+            where = message("error.output_there", is_run=around == target, run=str(around))
             raise RunError.saying("error.output_inside", output=path, where=where)
 
 
@@ -154,6 +155,18 @@ def written(*outputs: Output, runs: Iterable[str | Path] = ()) -> Iterator[list[
     refuse(*outputs, runs=runs)
     with replaced(*(output.path for output in outputs)) as parts:
         yield parts
+
+
+def write_all(*outputs: Output, runs: Iterable[str | Path] = ()) -> list[Path]:
+    """Write several files, which take their places together; return their paths.
+
+    Raises:
+        RunError, OutputError: as for `written`.
+    """
+    with written(*outputs, runs=runs) as parts:
+        for output, part in zip(outputs, parts):
+            output.write(part)
+    return [output.path for output in outputs]
 
 
 @contextlib.contextmanager

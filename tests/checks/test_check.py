@@ -313,7 +313,7 @@ def test_the_journals_of_all_steps_give_every_entry_once(healthy):
 
 def test_what_was_not_checked_is_one_line_and_a_list_on_demand(healthy, capsys):
     """By reason; a rule that failed is named in any case, and the page folds the list."""
-    from mindrlhf_msprobe.report.page.answer import not_checked_of
+    from mindrlhf_msprobe.report.checks import not_checked_shown
     from mindrlhf_msprobe.report.page.data import in_both
 
     assert main(["check", str(healthy), "--lang", "en"]) == 0
@@ -328,6 +328,6 @@ def test_what_was_not_checked_is_one_line_and_a_list_on_demand(healthy, capsys):
     assert sum(counts) == len(whole) - len(short)
     assert "--not-checked" in line
     result = check_run(healthy)
-    shown = in_both(lambda: not_checked_of([result]))
+    shown = in_both(lambda: not_checked_shown([result]))
     assert shown["line"][0] == line.partition(";")[0]
     assert len(shown["items"]) == sum(counts)

@@ -45,7 +45,7 @@ from mindrlhf_msprobe.replay.offline.recorded_call import (
     operator_calls,
 )
 from mindrlhf_msprobe.report.messages import say
-from mindrlhf_msprobe.storage.outputs import refuse, refuse_directory, refuse_inside
+from mindrlhf_msprobe.storage.outputs import refuse, refuse_directory, refuse_inside, write_all
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
 if TYPE_CHECKING:
@@ -248,9 +248,9 @@ def replay_operators(
     Raises:
         RunError: the run has no operators, MindSpore is missing, or the table cannot be written.
     """
-    from mindrlhf_msprobe.report.accuracy import replayed_of, write_replayed
+    from mindrlhf_msprobe.report.accuracy import replayed_at
 
-    refuse(replayed_of(Path(request.output)), runs=request.runs)
+    refuse(replayed_at(Path(request.output)), runs=request.runs)
     run = open_run(request.runs[0])
     calls = [*operator_calls(run, request.place)]
     if not calls:
@@ -265,8 +265,8 @@ def replay_operators(
         found.append(_unjudged(_replayed(call, seed + number, dtype), call))
         progress(number + 1, len(calls))
     found.sort(key=lambda one: (VERDICTS.index(one.verdict), -(one.share or 0.0)))
-    table = ReplayedOperators(str(run.path), tuple(found), Path(request.output))
-    return replace(table, file=write_replayed(table, Path(request.output)))
+    (file,) = write_all(replayed_at(Path(request.output), found), runs=[run.path])
+    return ReplayedOperators(str(run.path), tuple(found), file)
 
 
 def _unjudged(row: ReplayedOperator, call: RecordedCall) -> ReplayedOperator:

@@ -173,10 +173,9 @@ def find_records(
         known = dict.fromkeys((*run.phases, *run.keys, *names))
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
         hint = message("error.nearest_records", names=", ".join(close)) if close else ""
-        places = (("error.in_step", step), ("error.in_rank", rank))
-        where = message(
-            "error.together", of=[message(code, number=n) for code, n in places if n is not None]
-        )
+        places = {what: n for what, n in (("step", step), ("rank", rank)) if n is not None}
+        of = [message("error.in_place", what=what, number=n) for what, n in places.items()]
+        where = message("error.together", of=of)
         raise RunError.saying("error.no_record", path=run.path, name=name, where=where, hint=hint)
     return found
 

@@ -44,7 +44,7 @@ def test_any_sequences_are_aligned(tmp_path, prompts, responses, rows):
     assert one.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
     assert one.rows >= rows
     assert one.rows == one.tokens
-    assert not one.births
+    assert not one.origins
 
 
 def test_a_cache_that_is_filled_again_agrees(tmp_path):
