@@ -17,7 +17,6 @@ from helpers.runs import a_nan as make_nan
 from mindrlhf_msprobe import ConfigError, RunError, UsageError, check_run, check_runs
 from mindrlhf_msprobe.checks import rule
 from mindrlhf_msprobe.checks.rule import key, phase
-from mindrlhf_msprobe.checks.views import steps
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings.health import Evidence, Severity
 from mindrlhf_msprobe.storage.place import Place
@@ -227,17 +226,6 @@ def test_later_findings_stand_under_what_they_follow_from(tmp_path):
     ]
 
 
-def test_a_journal_is_read_once_and_steps_come_in_order(healthy, monkeypatch):
-    from mindrlhf_msprobe import Run
-
-    read = []
-    journal = Run.journal
-    monkeypatch.setattr(Run, "journal", lambda self, at: read.append(at) or journal(self, at))
-    check_run(healthy)
-    assert len(read) == len(set(read)) == 12
-    assert [at.step for at in read] == sorted(at.step for at in read)
-
-
 def test_a_run_cut_off_in_the_middle(broken, tmp_path):
     """The damaged line is said; what is left of the journal is checked."""
     root = tmp_path / "run"
@@ -298,17 +286,6 @@ def test_no_run_is_an_error(tmp_path):
         check_run(tmp_path / "none")
     with pytest.raises(UsageError):
         check_runs([])
-
-
-def test_the_journals_of_all_steps_give_every_entry_once(healthy):
-    from mindrlhf_msprobe import open_run
-
-    run, names = open_run(healthy), []
-    for step in steps(run):
-        for journal in step.journals():
-            names += [(one.phase, one.step, one.rank, one.name) for one in journal.entries()]
-    expected = [(one.phase, one.step, one.rank, one.name) for one in run.entries()]
-    assert sorted(names) == sorted(expected)
 
 
 def test_what_was_not_checked_is_one_line_and_a_list_on_demand(healthy, capsys):

@@ -14,18 +14,6 @@ from mindrlhf_msprobe.storage.records import Entry
 GENERATE, UPDATE = "actor_generate_sequences", "actor_update"
 
 
-def test_a_container_stands_around_its_children():
-    """An entry begins before and ends after what ran inside it."""
-    events = shown(order_of([entry("root", UPDATE, 0, 3), entry("a", UPDATE, 1, 2)], []))
-    root, a = "Cell.root.Net.forward.0", "Cell.a.Net.forward.0"
-    assert events == [f"begin {root}", f"begin {a}", f"end {a}", f"end {root}"]
-
-
-def test_an_entry_that_never_returned_has_no_end():
-    """A cell that raised begins and does not end."""
-    assert len(order_of([entry("a", UPDATE, 0, None)], [])) == 1
-
-
 PHASES = [
     GENERATE,
     "actor_compute_log_prob",
@@ -97,13 +85,6 @@ def test_prompts_stand_before_the_generation_they_are_given_to(openings, saves, 
         assert not opening or place > events.index(
             f"end Cell.{GENERATE}{opening - 1}.Net.forward.0"
         )
-
-
-def test_key_data_keep_their_order_without_any_cell():
-    """Key data alone stand in the order of a step, whatever was saved first."""
-    names = [key for key, _ in STEP]
-    data = [datum(key, seq) for seq, key in enumerate(reversed(names))]
-    assert keys(*data) == [f"{name}.0" for name in names]
 
 
 def test_what_a_loss_is_made_of_keeps_the_order_in_which_it_is_made():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,30 +66,33 @@ def loss_of(logits: Tensor, taken: Tensor, old: Tensor, advantages: Tensor) -> T
     return policy + 0.1 * kl
 
 
-def rounded(kernel: Callable[..., Tensor], calls: list[int], at: int) -> Callable[..., Tensor]:
-    """Return a kernel whose `at`-th results have the precision of float16."""
+def at_call(change: Callable[..., Tensor]) -> Any:
+    """Return what makes a kernel of which one call gives what `change` makes of its result."""
 
-    def wrong(*args: Any, **kwargs: Any) -> Tensor:
-        result = kernel(*args, **kwargs)
-        calls.append(1)
-        return result.astype(ms.float16).astype(ms.float32) if len(calls) - 1 == at else result
+    def fault(kernel: Callable[..., Tensor], at: int) -> Any:
+        calls = itertools.count()
 
-    return wrong
+        def wrong(*args: Any, **kwargs: Any) -> Tensor:
+            result = kernel(*args, **kwargs)
+            return change(result, *args) if next(calls) == at else result
+
+        return wrong
+
+    return fault
 
 
-def without_last_row(kernel: Callable[..., Tensor], calls: list[int], at: int) -> Any:
-    """Return a kernel that leaves the last row zero."""
+@at_call
+def rounded(result: Tensor, *_: Any) -> Tensor:
+    """Has the precision of float16."""
+    return result.astype(ms.float16).astype(ms.float32)
 
-    def wrong(*args: Any, **kwargs: Any) -> Tensor:
-        result = kernel(*args, **kwargs)
-        calls.append(1)
-        if len(calls) - 1 != at:
-            return result
-        kept = np.ones(result.shape, np.float32)
-        kept[..., -1:] = 0
-        return result * Tensor(kept)
 
-    return wrong
+@at_call
+def without_last_row(result: Tensor, *_: Any) -> Tensor:
+    """Leaves the last row zero."""
+    kept = np.ones(result.shape, np.float32)
+    kept[..., -1:] = 0
+    return result * Tensor(kept)
 
 
 class _Gradient(nn.Cell):
@@ -108,42 +112,28 @@ class _Gradient(nn.Cell):
 def gradient(factor: float) -> Any:
     """Return what makes a kernel with a right forward, whose gradient is a multiple of its own."""
 
-    def fault(kernel: Callable[..., Tensor], calls: list[int], at: int) -> Any:
-        passed_on = _Gradient(factor)
+    def fault(kernel: Callable[..., Tensor], at: int) -> Any:
+        passed_on, calls = _Gradient(factor), itertools.count()
 
-        def wrong(*args: Any, **kwargs: Any) -> Tensor:
-            calls.append(1)
-            if len(calls) - 1 != at:
-                return kernel(*args, **kwargs)
-            return kernel(passed_on(args[0]), *args[1:], **kwargs)
+        def wrong(x: Tensor, *args: Any) -> Tensor:
+            return kernel(passed_on(x) if next(calls) == at else x, *args)
 
         return wrong
 
     return fault
 
 
-def without_maximum(kernel: Callable[..., Tensor], calls: list[int], at: int) -> Any:
-    """Return a softmax that does not subtract the maximum first."""
-
-    def wrong(x: Tensor, axis: int = -1) -> Tensor:
-        calls.append(1)
-        if len(calls) - 1 != at:
-            return kernel(x, axis)
-        powers = ops.exp(x)
-        return powers / powers.sum(axis, keepdims=True)
-
-    return wrong
+@at_call
+def without_maximum(result: Tensor, x: Tensor, *_: Any) -> Tensor:
+    """A softmax that does not subtract the maximum first."""
+    powers = ops.exp(x)
+    return powers / powers.sum(-1, keepdims=True)
 
 
-def undetermined(kernel: Callable[..., Tensor], calls: list[int], at: int) -> Any:
-    """Return a reduction that adds in another order each time."""
-
-    def wrong(*args: Any, **kwargs: Any) -> Tensor:
-        calls.append(1)
-        result = kernel(*args, **kwargs)
-        return result * Tensor(np.float32(1 + 1e-5)) if len(calls) - 1 == at else result
-
-    return wrong
+@at_call
+def undetermined(result: Tensor, *_: Any) -> Tensor:
+    """A reduction that adds in another order each time."""
+    return result * Tensor(np.float32(1 + 1e-5))
 
 
 @contextmanager
@@ -153,7 +143,7 @@ def planted(module: ModuleType | None, name: str, fault: Any, at: int) -> Iterat
         yield
         return
     kernel = getattr(module, name)
-    setattr(module, name, fault(kernel, [], at))
+    setattr(module, name, fault(kernel, at))
     try:
         yield
     finally:
@@ -267,29 +257,22 @@ def test_a_wrong_gradient_with_a_right_forward_is_named(
     assert code in first.source
 
 
-def again_otherwise(kernel: Callable[..., Tensor], calls: list[int], at: int) -> Any:
+def again_otherwise(kernel: Callable[..., Tensor], at: int) -> Any:
     """Return a kernel whose results are off by two roundings at most: another order of sums."""
+    calls = itertools.count(1)
 
     def other(*args: Any, **kwargs: Any) -> Tensor:
         result = kernel(*args, **kwargs)
-        calls.append(1)
-        off = np.random.default_rng(len(calls)).integers(-2, 3, size=result.shape)
+        off = np.random.default_rng(next(calls)).integers(-2, 3, size=result.shape)
         return result * Tensor((1 + off * 2.0**-23).astype(np.float32)) if at else result
 
     return other
 
 
-def off_gradient(kernel: Callable[..., Tensor], calls: list[int], at: int) -> Any:
-    """Return a kernel with a right forward, whose gradient is off by three percent."""
-
-    def wrong(*args: Any, **kwargs: Any) -> Tensor:
-        result = kernel(*args, **kwargs)
-        calls.append(1)
-        if len(calls) - 1 != at:
-            return result
-        return result + (result - ops.stop_gradient(result)) * 0.03
-
-    return wrong
+@at_call
+def off_gradient(result: Tensor, *_: Any) -> Tensor:
+    """Has a right forward, and a gradient that is off by three percent."""
+    return result + (result - ops.stop_gradient(result)) * 0.03
 
 
 #: What is wrong behind ordinary rounding, and where that is.
