@@ -95,34 +95,6 @@ def without_last_row(result: Tensor, *_: Any) -> Tensor:
     return result * Tensor(kept)
 
 
-class _Gradient(nn.Cell):
-    """Passes its input on, and a multiple of the gradient that arrives."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = factor
-
-    def construct(self, x: Tensor) -> Tensor:
-        return x * 1
-
-    def bprop(self, x: Tensor, out: Tensor, dout: Tensor) -> tuple[Tensor]:
-        return (dout * self.factor,)
-
-
-def gradient(factor: float) -> Any:
-    """Return what makes a kernel with a right forward, whose gradient is a multiple of its own."""
-
-    def fault(kernel: Callable[..., Tensor], at: int) -> Any:
-        passed_on, calls = _Gradient(factor), itertools.count()
-
-        def wrong(x: Tensor, *args: Any) -> Tensor:
-            return kernel(passed_on(x) if next(calls) == at else x, *args)
-
-        return wrong
-
-    return fault
-
-
 @at_call
 def without_maximum(result: Tensor, x: Tensor, *_: Any) -> Tensor:
     """A softmax that does not subtract the maximum first."""
@@ -184,10 +156,6 @@ FAULTS = [
     ((ops, "log_softmax", rounded, 0), "Functional.log_softmax", "", "ops.log_softmax("),
     ((mint, "clamp", without_last_row, 0), "Mint.clamp", "", "policy = "),
 ]
-GRADIENTS = [
-    ((mint, "matmul"), 3, "Mint.matmul", "layers.1", "self.weight)"),
-    ((mint, "exp"), 0, "Mint.exp", "", "ratio = mint.exp"),
-]
 #: Kernels on CPU round otherwise from call to call, by where their input lies.
 TOLERANCE = Tolerance(rtol=3e-6, atol=1e-7)
 
@@ -234,27 +202,6 @@ def test_the_wrong_kernel_is_named(
     assert code in first.source
     assert first.line.startswith("test_recorded_operators.py:")
     assert "In B it is not MindSpore's own" in first.explanation
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("kernel", "at", "operator", "cell", "code"), GRADIENTS)
-def test_a_wrong_gradient_with_a_right_forward_is_named(
-    tmp_path: Path, seed: int, kernel: Any, at: int, operator: str, cell: str, code: str
-) -> None:
-    """The backward entry of the operator, with the line of its forward call.
-
-    Where the gradient is Python, its own operators were recorded, and the first that differs says
-    more.
-    """
-    for name, factor in (("a", 1.0), ("b", 0.5)):
-        train(tmp_path / name, seed, (*kernel, gradient(factor), at))
-    first = blamed(tmp_path / "a", tmp_path / "b")
-    if first.operator == "Tensor.__mul__":
-        assert "return (dout * self.factor,)" in first.source
-        return
-    assert (first.operator, first.cell, first.cause) == (operator, cell, Cause.COMPUTATION)
-    assert str(first.entry).endswith(".backward")
-    assert code in first.source
 
 
 def again_otherwise(kernel: Callable[..., Tensor], at: int) -> Any:
