@@ -13,6 +13,7 @@ import pytest
 from helpers.health_runs import HealthRun, a_nan, steps_of, tensor
 from helpers.runs import MSPROBE_DATA, Fault, record_training
 from helpers.runs import a_nan as make_nan
+from helpers.snapshots import rewrite
 
 from mindrlhf_msprobe import ConfigError, RunError, UsageError, check_run, check_runs
 from mindrlhf_msprobe.checks import rule
@@ -244,11 +245,8 @@ def test_a_step_that_was_not_ended_is_said(tmp_path):
             run.call("head", output=tensor())
         run.end_step()
     run.close()
-    file = tmp_path / "run" / "run.json"
-    written = json.loads(file.read_text())
-    written["state"] = "running"
-    written["attempts"][-1]["last_completed_step"] = 0
-    file.write_text(json.dumps(written))
+    last = ("attempts", -1, "last_completed_step")
+    rewrite(tmp_path / "run" / "run.json", {"state": "running", last: 0})
     codes = [one.why for one in check_run(tmp_path / "run").not_checked]
     assert [why.params for why in codes if why.code == "checks.cut_off"] == [{"step": 1}]
 

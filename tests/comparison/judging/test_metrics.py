@@ -41,27 +41,16 @@ def floats(*values, dtype=np.float32):
     return np.array(values, dtype)
 
 
-DIFFERS = {"equal": False, "within": False}
-ONE_SIDED = DIFFERS | {"one_sided": True, "first_mismatch": 1, "max_abs_err": 0}
-UNLIKE = DIFFERS | {"max_abs_err": None, "within_1e2_percent": 0}
+UNEQUAL = {"equal": False, "within": False}
 NO_ERROR = {"equal": True, "equal_percent": 100, "within_1e2_percent": 100, "max_abs_err": 0}
 
 
 @pytest.mark.parametrize(
     ("a", "b", "expected"),
     [
-        (np.uint8([97]), np.uint8([98]), {"max_abs_err": 1, "max_rel_err": 1 / 98}),
-        (np.int64([2**53]), np.int64([2**53 + 1]), DIFFERS | {"max_abs_err": 1}),
-        (np.int64([-1]), np.uint64([2**64 - 1]), DIFFERS | {"max_abs_err": 2**64}),
-        (np.int64([-1]), np.array([2**64 - 1], ">u8"), DIFFERS | {"max_abs_err": 2**64}),
-        (np.uint8([255]), np.int8([-1]), DIFFERS | {"max_abs_err": 256}),
-        (np.int64([2**53 + 1]), np.float64([2**53]), DIFFERS | {"max_abs_err": 1}),
-        (np.uint64([2**64 - 1]), np.float64([2**64]), DIFFERS | {"max_abs_err": 1}),
-        (np.int32([2**24 + 1]), np.float32([2**24]), DIFFERS | {"max_abs_err": 1}),
-        (np.int64([-1, 3]), np.float32([-1, 3]), NO_ERROR),
-        (np.uint64([2**63]), np.float64([2**63]), NO_ERROR),
+        (np.int64([-1]), np.array([2**64 - 1], ">u8"), UNEQUAL | {"max_abs_err": 2**64}),
+        (np.int64([2**53 + 1]), np.float64([2**53]), UNEQUAL | {"max_abs_err": 1}),
         (np.bool_([True, False]), np.int8([1, 0]), NO_ERROR),
-        (np.array([1, 2], ">i4"), np.array([1, 2], "<i8"), NO_ERROR),
         (np.array([1.5], ">f4"), np.array([1.5], "<f8"), NO_ERROR),
         (
             bfloat16_bits_to_float32(np.uint16([0x3F80])),
@@ -69,34 +58,18 @@ NO_ERROR = {"equal": True, "equal_percent": 100, "within_1e2_percent": 100, "max
             {"max_abs_err": 0.0078125, "max_rel_err": 0.0078125 / 1.0078125},
         ),
         (floats(1, NAN), floats(1, NAN), NO_ERROR | {"nan_a": 1, "nan_b": 1, "one_sided": False}),
-        (floats(-0.0), floats(0.0), NO_ERROR),
-        (floats(1, NAN, 3), floats(1, 2, 3), ONE_SIDED | {"nan_a": 1, "nan_b": 0}),
-        (floats(1, INF, 3), floats(1, 2, 3), ONE_SIDED | {"inf_a": 1, "inf_b": 0}),
-        (floats(1, -INF, 3), floats(1, 2, 3), ONE_SIDED | {"inf_a": 1, "inf_b": 0}),
-        (floats(INF), floats(-INF), UNLIKE),
-        (floats(NAN), floats(INF), UNLIKE),
-        (
-            floats(INF, 1),
-            floats(INF, 2),
-            {"one_sided": False, "equal_percent": 50, "inf_a": 1, "inf_b": 1, "max_abs_err": 1},
-        ),
         (np.array([complex(NAN, 1)]), np.array([complex(NAN, 2)]), {"equal": False}),
         (np.array([complex(1, NAN)]), np.array([complex(2, NAN)]), {"equal": False}),
         (np.array([complex(NAN, 1)]), np.array([complex(1, NAN)]), {"equal": False}),
         (np.array([complex(INF, NAN)]), np.array([complex(NAN, INF)]), {"equal": False}),
         (np.array([complex(NAN, 1)]), np.array([complex(NAN, 1)]), {"equal": True}),
         (np.empty((0, 3)), np.empty((0, 3)), NO_ERROR | {"max_rel_err": 0}),
-        (np.float32(2), np.float32(3), {"first_mismatch": 0, "equal_percent": 0, "max_abs_err": 1}),
-        (floats(0, 2, -4), floats(0, 1, -5), {"max_rel_err": 0.5}),
-        (floats(0, 1), floats(1, 1), {"max_rel_err": 1}),
         (
             np.float64([1000, 1000, 1000, 1000]),
             np.float64([1000, 1000.5, 1004, 1009]),
             {"within_1e3_percent": 50, "within_5e3_percent": 75, "within_1e2_percent": 100},
         ),
         (floats(3, 0), floats(0, 4), {"cosine": 0, "euclidean": 5}),
-        (floats(1, 2), floats(-1, -2), {"cosine": -1}),
-        (floats(0, 0), floats(1, 2), {"cosine": None}),
         (
             np.float64([1.7e308, 1]),
             np.float64([-1.7e308, 1]),
@@ -105,7 +78,10 @@ NO_ERROR = {"equal": True, "equal_percent": 100, "within_1e2_percent": 100, "max
     ],
 )
 def test_small_pairs_have_the_numbers_that_one_can_see(a, b, expected):
-    """Nothing wraps, rounds away, overflows or warns, in either order of the two arrays."""
+    """Nothing wraps, rounds away, overflows or warns, in either order of the two arrays.
+
+    Of real numbers test_oracle.py has every pair.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compared, turned = compare(a, b), compare(b, a)

@@ -182,29 +182,6 @@ def rounds(*phases, number=2):
     ]
 
 
-@pytest.mark.parametrize("seq", [None, 100])
-def test_the_nth_save_belongs_to_the_nth_opening(seq):
-    """With two rounds, each key stands in its own round, also if it was saved at the end."""
-    entries = rounds(GENERATE, "critic_compute_values", UPDATE)
-    data = [datum(key, seq, n) for key in ("responses", "rewards", "loss") for n in range(2)]
-    events = shown(order_of(entries, data))
-    order = [name for name in events if not name.startswith("end")]
-    assert order == [
-        f"begin Cell.{GENERATE}.Net.forward.0",
-        "responses.0",
-        "begin Cell.critic_compute_values.Net.forward.0",
-        "rewards.0",
-        f"begin Cell.{UPDATE}.Net.forward.0",
-        "loss.0",
-        f"begin Cell.{GENERATE}.Net.forward.1",
-        "responses.1",
-        "begin Cell.critic_compute_values.Net.forward.1",
-        "rewards.1",
-        f"begin Cell.{UPDATE}.Net.forward.1",
-        "loss.1",
-    ]
-
-
 def test_a_key_of_a_phase_that_was_not_recorded_stands_in_its_round():
     """Where only the update was recorded, each round's responses stand before its update."""
     entries = rounds(UPDATE)
@@ -259,28 +236,6 @@ def test_the_events_of_both_runs_are_merged():
     begun = [name.split(".")[1] for name in shown(merge(a, b)) if name.startswith("begin")]
     assert begun == ["x", "a", "b", "c", "y", "d"]
     assert merge(a, a) == a
-
-
-def test_a_loss_saved_after_both_updates_stands_behind_both():
-    """A loss may come from the critic's update as well, so it stands behind it."""
-    entries = rounds(UPDATE, "critic_update", number=1)
-    for seq in (None, 10):
-        assert shown(order_of(entries, [datum("loss", seq)]))[-1] == "loss.0"
-    between = [replace(e, seq=2 * e.seq, end=2 * e.end) for e in entries]
-    events = shown(order_of(between, [datum("loss", 3)]))
-    assert events.index("loss.0") < events.index("begin Cell.critic_update.Net.forward.0")
-
-
-def test_rewards_stand_no_later_than_where_they_were_saved():
-    """Rewards saved before the critic ran stand before it, and before what came of them."""
-    entries = rounds("critic_compute_values", UPDATE, number=1)
-    entries = [replace(e, seq=e.seq + 10, end=e.end + 10) for e in entries]
-    data = [datum("rewards", 3), datum("mine", 4), datum("values", 5)]
-    events = shown(order_of(entries, data))
-    assert events[:2] == ["rewards.0", "mine.0"]
-    assert events.index("rewards.0") < events.index(
-        "begin Cell.critic_compute_values.Net.forward.0"
-    )
 
 
 def test_rewards_saved_before_the_values_stand_before_them():

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from helpers.runs import Fault, Recording, record_training
+from helpers.snapshots import rewrite
 
 from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.comparison.judging.tolerance import Rule, Tolerances
@@ -43,18 +44,14 @@ def cut_off(run):
     """Take step 1 from a run and leave it as a killed job leaves it."""
     for step in run.rglob("step1"):
         shutil.rmtree(step)
-    content = json.loads((run / "run.json").read_text())
-    content["state"] = "running"
-    content["attempts"][-1]["last_completed_step"] = 0
-    (run / "run.json").write_text(json.dumps(content))
+    last = ("attempts", -1, "last_completed_step")
+    rewrite(run / "run.json", {"state": "running", last: 0})
 
 
 def never_recorded(run, directory):
     """Take a directory from a run, and from what its manifest lists."""
     shutil.rmtree(run / directory)
-    content = json.loads((run / "run.json").read_text())
-    del content["recorded"]
-    (run / "run.json").write_text(json.dumps(content))
+    rewrite(run / "run.json", {"recorded": ...})
 
 
 @pytest.mark.parametrize("directory", ["data/ref_log_prob", f"{REFERENCE}/step1", REFERENCE])
@@ -132,9 +129,7 @@ def test_a_run_is_not_compared_with_a_part_of_itself(pair):
 def test_what_a_run_lost_is_in_the_verdict(pair, tmp_path):
     """Records lost while recording are named, even where everything else agrees."""
     a = shutil.copytree(pair[0], tmp_path / "a")
-    content = json.loads((a / "run.json").read_text())
-    content["lost"] = {"a tensor: TypeError": 3}
-    (a / "run.json").write_text(json.dumps(content))
+    rewrite(a / "run.json", {"lost": {"a tensor: TypeError": 3}})
     result = compare_runs(a, pair[1], output_path=tmp_path / "out")
     assert "A: rank 0 lost 3 record(s): a tensor: TypeError" in result.problems
     written = json.loads((tmp_path / "out" / "verdict.json").read_text())

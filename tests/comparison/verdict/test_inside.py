@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 import pytest
 from helpers.health_runs import HealthRun
-from helpers.runs import Fault, Recording, record_training
+from helpers.runs import Fault, record_data, record_training
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -267,14 +267,11 @@ def test_samples_of_one_prompt(tmp_path):
     """Elements of a list are numbered, and the prompt they share is named."""
     prompts = ["one", "two"] * 4
     for name, wrong in (("a", ()), ("b", (1, 3, 5)), ("c", (1, 2))):
-        recording = Recording(tmp_path / name)
-        recording.data("prompts", prompts)
-        recording.data("responses", [f"r{i}{'!' * (i in wrong)}" for i in range(8)])
+        responses = [f"r{i}{'!' * (i in wrong)}" for i in range(8)]
         rewards = np.arange(8.0)
         rewards[list(wrong)] += [0.5, 0.25, 0.75][: len(wrong)]
-        recording.data("rewards", rewards)
-        recording.end_step()
-        recording.close()
+        saves = {"prompts": prompts, "responses": responses, "rewards": rewards}
+        record_data(tmp_path / name, saves.items())
     responses = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
     assert responses.record == "responses.1"
     assert "Only elements 1, 3, 5 of 8: all of prompt 1." in render(

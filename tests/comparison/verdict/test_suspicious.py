@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.runs import Fault, Recording, a_nan, record_training
+from helpers.runs import Fault, a_nan, record_data, record_training
 
 from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.cli import main
@@ -29,14 +29,7 @@ def twice(tmp_path, **settings):
 
 def of_keys(tmp_path, *steps):
     """Record two runs that hold the same key data, those of each step in their order."""
-    for name in "ab":
-        recording = Recording(tmp_path / name)
-        for step in steps:
-            for key, value in step:
-                recording.data(key, value)
-            recording.end_step()
-        recording.close()
-    return [str(tmp_path / name) for name in "ab"]
+    return [str(record_data(tmp_path / name, *steps)) for name in "ab"]
 
 
 def compare(tmp_path, capsys, runs, *options):

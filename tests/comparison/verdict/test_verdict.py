@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 import pytest
-from helpers.runs import Fault, Recording, a_nan, record_training, slightly_more
+from helpers.runs import Fault, Recording, a_nan, record_data, record_training, slightly_more
 
 from mindrlhf_msprobe import Tolerance, compare_runs, open_run
 from mindrlhf_msprobe.config import ProbeConfig
@@ -241,22 +241,11 @@ def test_statistics_without_fingerprints_never_make_runs_identical(compared):
 # What is missing.
 
 
-@pytest.fixture
-def without(tmp_path, trained):
-    """Return a function that returns two runs, the second without a directory for its rank."""
-
-    def take(directory):
-        b = record_training(tmp_path / "b")
-        for rank in (b / directory).rglob("rank0"):
-            rank.rename(rank.parent / "gone")
-        return trained(), b
-
-    return take
-
-
-def test_a_missing_phase_is_missing(without):
+def test_a_missing_phase_is_missing(trained, tmp_path):
     """A phase that one run ought to have and has not is missing, at its first cell."""
-    pair = without(REFERENCE)
+    pair = trained(), record_training(tmp_path / "b")
+    for rank in (pair[1] / REFERENCE).rglob("rank0"):
+        rank.rename(rank.parent / "gone")
     for runs, status in ((pair, "only_in_a"), (pair[::-1], "only_in_b")):
         result = compare_runs(*runs)
         place = first(result)
@@ -334,11 +323,7 @@ def test_an_empty_list_that_only_one_run_saved_is_missing(of_both):
 def test_an_empty_element_is_an_element(tmp_path, a, b, record):
     """A response without a token is missed where it is not; equal ones agree."""
     for name, value in (("a", a), ("b", b), ("c", a)):
-        recording = Recording(tmp_path / name)
-        recording.data("loss", 1.0)
-        recording.data("texts", value)
-        recording.end_step()
-        recording.close()
+        record_data(tmp_path / name, [("loss", 1.0), ("texts", value)])
     assert open_run(tmp_path / "a").key_data("texts")[0].value == a
     place = first(compare_runs(tmp_path / "a", tmp_path / "b"))
     assert place.record == record
