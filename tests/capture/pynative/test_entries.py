@@ -135,7 +135,9 @@ def test_a_backbone_called_directly_has_no_parent(run_phase):
         ((tensor(2),), {}, {"0": TENSOR}),
         ((), {"x": tensor(2)}, {"x": TENSOR}),
         ((None, True, 3), {}, {"0": ("NoneType", None), "1": ("bool", True), "2": ("int", 3)}),
-        ((2.5, "text"), {}, {"0": ("float", 2.5), "1": ("str", "text")}),
+        ((2.5, "NaN"), {}, {"0": ("float", 2.5), "1": ("str", "NaN")}),
+        (({"shape": [], "max": 2},), {}, {"0.max": ("int", 2)}),
+        (({"a%2Eb": 1},), {}, {"0.a%252Eb": ("int", 1)}),
         ((float("inf"), float("-inf")), {}, {"0": ("float", np.inf), "1": ("float", -np.inf)}),
         ((10**30, 1 + 2j), {}, {"0": ("int", 10**30), "1": ("complex", "(1+2j)")}),
         (

@@ -305,7 +305,11 @@ def set_data_name(root, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["../../../../../secret.npy", "/etc/passwd", "..", ".", "", "a\0b", "\udc80", "x/y.npy"]
+    "name",
+    [
+        *("../../../../../secret.npy", "/etc/passwd", "..", ".", "", "a\0b", "\udc80", "x/y.npy"),
+        *("missing.npy", "x" * 300),
+    ],
 )
 def test_a_data_name_never_leaves_the_directory(damaged, name):
     """A file name that leads elsewhere, or nowhere, makes the record unreadable."""
