@@ -224,16 +224,16 @@ def test_micro_steps_count_per_key_and_step(make_probe):
     """The n-th save of a key in a step is its micro-step n; a new step starts at 0."""
     probe = make_probe(key_data_dump=True)
     for step in range(2):
-        for i in range(3):
-            probe.save_data(loss=10 * step + i)
+        for i in range(12):
+            probe.save_data(loss=20 * step + i)
         probe.save_data(reward=step)
         probe.step()
     probe.close()
     data = open_run(probe.config.dump_path).key_data()
     assert [(d.step, d.key, d.micro_step, d.value.item()) for d in data] == [
-        *((0, "loss", i, i) for i in range(3)),
+        *((0, "loss", i, i) for i in range(12)),
         (0, "reward", 0, 0),
-        *((1, "loss", i, 10 + i) for i in range(3)),
+        *((1, "loss", i, 20 + i) for i in range(12)),
         (1, "reward", 0, 1),
     ]
 

@@ -429,6 +429,7 @@ def test_content_that_fails_leaves_the_old_file(
     probe.save_configs({"broken": 0, "critic": 2})
     assert open_run(tmp_path / "run").configurations() == {"actor": 1, "broken": 0, "critic": 2}
     assert {p.name for p in (tmp_path / "run").glob("[!.]*")} == {"run.json", "configurations.json"}
+    assert not list((tmp_path / "run").glob(".*.tmp"))
 
 
 def test_switched_off_writes_nothing(make_probe: Callable[..., Probe], tmp_path: Path) -> None:
