@@ -9,7 +9,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import HalfInside, Mixed, Scale, hook_count, tensor
+from helpers.small_networks import Decoder, HalfInside, Mixed, Scale, hook_count, tensor
 from mindspore import Tensor, mint, nn, ops
 
 from mindrlhf_msprobe import Probe, open_run
@@ -118,6 +118,12 @@ def half_task() -> Task:
     return squared(nn.SequentialCell(*cells))
 
 
+def recomputed_task() -> Task:
+    """Return a network that computes its cells again for their gradients."""
+    tokens = Tensor(np.arange(10).reshape(2, 5), ms.int32)
+    return Decoder(recomputed=True), lambda network: (network(tokens) ** 2).mean()
+
+
 def stateful_task() -> Task:
     """Return a network with state, randomness, views and changes in place."""
     ms.set_seed(11)
@@ -129,6 +135,7 @@ def stateful_task() -> Task:
     [
         *((mixed_task, variant) for variant in SETTINGS if variant != "absent"),
         *((half_task, variant) for variant in ("statistics", "no parameters", "operators")),
+        *((recomputed_task, variant) for variant in ("statistics", "tensor")),
         *((stateful_task, variant) for variant in ("statistics", "operators", "operators alone")),
     ],
 )
@@ -139,7 +146,7 @@ def test_a_network_trains_the_same(tmp_path: Path, task: Callable[[], Task], var
     """
     expected = train(task(), None, tmp_path)
     assert train(task(), SETTINGS[variant], tmp_path / "run") == expected
-    if task is mixed_task:
+    if task in (mixed_task, recomputed_task):
         return
     entries = open_run(tmp_path / "run").entries(phase="actor_update", step=0)
     if task is stateful_task:
@@ -260,44 +267,6 @@ def test_jitted_functions_are_left_alone(
     calls = [e.call for e in run.entries() if e.cell == "root" and e.direction == "forward"]
     assert calls == list(range(6))
     assert not run.manifests[0]["lost"]
-
-
-class Compiled(nn.Cell):
-    """A cell whose construct is compiled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Scale(3.0)
-
-    @ms.jit
-    def construct(self, x: Tensor) -> Tensor:
-        return self.inner(x)
-
-
-class JittedInside(nn.Cell):
-    """A compiled cell in a network that is not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.jitted = Compiled()
-        self.after = Scale(2.0)
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.after(self.jitted(x))
-
-
-def test_a_jitted_cell_is_recorded_with_what_it_holds(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Any]
-) -> None:
-    """So are the cells compiled into it, also where it was compiled before; its bits stay."""
-    network = JittedInside()
-    expected = network(tensor(4)).asnumpy().tobytes()
-    probe = layer_probe()
-    probe.watch(actor=network)
-    with probe.phase("actor_update"):
-        assert network(tensor(4)).asnumpy().tobytes() == expected
-    cells = [e.cell for e in recorded(probe).entries()]
-    assert cells == ["root", "jitted", "jitted.inner", "after"]
 
 
 def test_phases_make_nothing_compile_again(layer_probe: Callable[..., Probe]) -> None:

@@ -51,11 +51,16 @@ def places():
 
 
 class Net(nn.Cell):
-    """Holds a function of MindSpore."""
+    """Holds a primitive, a function and a layer of MindSpore."""
 
     def __init__(self):
         super().__init__()
+        self.softmax = ops.Softmax()
         self.act = silu
+        self.dense = nn.Dense(3, 3, weight_init="ones")
+
+    def construct(self, x):
+        return self.act(self.dense(self.softmax(x)))
 
 
 @pytest.mark.parametrize(
@@ -94,6 +99,17 @@ def test_an_operator_goes_to_the_handler_by_its_name(calls, name, call):
     several = isinstance(found, tuple)
     for one, other in zip(found, expected) if several else [(found, expected)]:
         assert np.array_equal(one.asnumpy(), other.asnumpy())
+
+
+def test_a_networks_primitives_functions_and_layers_are_asked(calls):
+    """Attributes of cells, and what the layers of MindSpore call."""
+    network, x = Net(), tensor(3, 3)
+    with Interception(calls, network=network):
+        network(x)
+    assert calls.names[0] == "Primitive.Softmax"
+    assert "Primitive.MatMul" in calls.names
+    assert calls.names[-1] == "MintFunctional.silu"
+    assert vars(network)["act"] is silu
 
 
 def test_a_copy_of_a_network_has_its_own_functions(calls):
