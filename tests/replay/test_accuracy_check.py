@@ -17,7 +17,7 @@ from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.findings.accuracy import Accuracy
 from mindrlhf_msprobe.replay.second_opinion import Turns
 from mindrlhf_msprobe.storage.step_lines import opinion_lines
-from tests.helpers.small_networks import hook_count
+from tests.helpers.small_networks import Assembled, hook_count
 
 pytestmark = pytest.mark.slow
 
@@ -466,11 +466,7 @@ def test_gradients_that_overflow_float16_are_right_where_the_exact_ones_do(
     """As with a loss scale that is too large; where the exact ones do not, they are wrong."""
     x = Tensor(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float16))
 
-    class Layer(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.dense, self.act = nn.Dense(16, 16, dtype=ms.float16), nn.Tanh()
-
+    class Layer(Assembled, dense=lambda: nn.Dense(16, 16, dtype=ms.float16), act=nn.Tanh):
         def construct(self, x: Tensor) -> Tensor:
             return self.act(self.dense(x))
 

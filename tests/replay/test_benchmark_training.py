@@ -17,7 +17,7 @@ from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.findings.accuracy import Accuracy
 from mindrlhf_msprobe.replay.free_benchmark import BenchmarkedPhase
 from mindrlhf_msprobe.storage.step_lines import benchmark_lines
-from tests.helpers.small_networks import hook_count
+from tests.helpers.small_networks import Assembled, hook_count
 
 pytestmark = pytest.mark.slow
 
@@ -222,11 +222,7 @@ def test_reduction_that_is_not_deterministic_is_found(benchmarked):
             start = next(order) % 999
             return ops.cat([x[start:], x[:start]]).cumsum(0)[-1]
 
-    class Around(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.reduction, self.scale = Reduction(), nn.Dense(16, 16)
-
+    class Around(Assembled, reduction=Reduction, scale=lambda: nn.Dense(16, 16)):
         def construct(self, x):
             return self.scale(self.reduction(x))
 
@@ -345,11 +341,7 @@ def test_calls_that_cannot_run_again_are_said(benchmarked):
 def test_cell_that_writes_into_its_input_and_its_parameters(benchmarked):
     """Both runs begin with the same numbers, and what the first one wrote stays."""
 
-    class Writes(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.count = Parameter(Tensor([0.0]), requires_grad=False)
-
+    class Writes(Assembled, count=lambda: Parameter(Tensor([0.0]), requires_grad=False)):
         def construct(self, x):
             ops.assign_add(self.count, Tensor([1.0]))
             x[0] = 7.0
@@ -380,12 +372,8 @@ def test_cell_that_raises_the_second_time(benchmarked):
     assert rows[0]["why"][0]["params"]["why"] == "ValueError: once"
 
 
-class InFloat16(nn.Cell):
+class InFloat16(Assembled, weight=lambda: Parameter(numbers(8, 8))):
     """A product that is computed in float16."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = Parameter(numbers(8, 8))
 
     def construct(self, x: Tensor) -> Tensor:
         return ops.matmul(x.astype(ms.float16), self.weight.astype(ms.float16)).astype(ms.float32)
@@ -395,11 +383,7 @@ class InFloat16(nn.Cell):
 def test_fix_hands_the_second_result_to_the_training(layer_probe, warnings_of, level, include):
     """Its values and its gradients; loudly."""
 
-    class Behind(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.before, self.product = nn.Dense(8, 8), InFloat16()
-
+    class Behind(Assembled, before=lambda: nn.Dense(8, 8), product=InFloat16):
         def construct(self, x):
             return self.product(self.before(x))
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import mindspore
 import numpy as np
 import pytest
-from helpers.small_networks import tensor
+from helpers.small_networks import Assembled, tensor
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import Probe, compare_runs
@@ -35,12 +35,8 @@ class GenerationConfig:
         return {key: value for key, value in kwargs.items() if key not in known}
 
 
-class Policy(nn.Cell):
+class Policy(Assembled, head=lambda: nn.Dense(3, 5, weight_init="ones")):
     """Draws tokens, as MindFormers' networks do: what its method is given goes into a config."""
-
-    def __init__(self):
-        super().__init__()
-        self.head = nn.Dense(3, 5, weight_init="ones")
 
     def construct(self, x):
         return self.head(x)
