@@ -287,13 +287,6 @@ def test_what_names_no_configurations_is_refused(make_probe, value):
     assert len(str(raised.value)) < 400
 
 
-def test_it_is_readable_when_the_call_returns(make_probe):
-    """When save_configs returns, the file is whole."""
-    probe = make_probe(configurations_dump=True)
-    probe.save_configs({"actor": 1})
-    assert read_json(Path(probe.config.dump_path) / "configurations.json") == {"actor": 1}
-
-
 class Path3(os.PathLike):
     """A path that does not say where it leads."""
 

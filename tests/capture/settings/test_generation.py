@@ -119,12 +119,6 @@ def test_arguments_of_a_method_without_a_configuration_are_noted(tmp_path):
     assert found["settings"] == {"max_length": 9, "top_p": 0.5, "stop": ["a"]}
 
 
-def test_classes_have_their_own_methods_again_when_the_run_is_closed(tmp_path):
-    before = Policy.generate.__code__, GenerationConfig.update.__code__
-    train(tmp_path / "a", Policy(), [{}])
-    assert (Policy.generate.__code__, GenerationConfig.update.__code__) == before
-
-
 HELD = {
     "the method": lambda network: network.generate,
     "with an argument": lambda network: functools.partial(network.generate, top_k=5),
@@ -241,20 +235,6 @@ def test_a_trainer_says_what_its_own_loop_generates_with(make_probe, recorded):
 
 
 # Random generators.
-
-
-def test_reading_states_changes_none():
-    def draw():
-        return np.random.rand(2).tolist(), random.random(), str(mindspore.get_rng_state())
-
-    np.random.seed(1)
-    random.seed(1)
-    undisturbed = draw()
-    np.random.seed(1)
-    random.seed(1)
-    for _ in range(3):
-        states_now(pytest.fail)
-    assert draw() == undisturbed
 
 
 def test_each_step_has_the_states_in_which_it_began(tmp_path):
