@@ -16,6 +16,7 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import CODE
 from mindrlhf_msprobe.errors import MsprobeError
 from mindrlhf_msprobe.findings import Comparison, Finding
+from mindrlhf_msprobe.findings.proof import OF_WEIGHTS
 from mindrlhf_msprobe.findings.words import Cause, Status
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
 from mindrlhf_msprobe.storage.manifest.run_file import Changed
@@ -40,7 +41,6 @@ _BACKWARD = (*_FORWARD, ("backward", "input"))
 _COMPUTED_OF = {
     "output": _FORWARD,
     **dict.fromkeys(("input_gradient", PARAMETERS_GRAD, CODE), _BACKWARD),
-    f"updated_{PARAMETERS}": ((PARAMETERS_GRAD, PARAMETERS_GRAD),),
 }
 #: Differences that no tensor of A can stand in for.
 _NO_TENSOR = (Cause.MISSING, Cause.SHAPE, Cause.DTYPE, Cause.UNREADABLE, Cause.STOPPED, Cause.FILE)
@@ -91,6 +91,7 @@ class Given:
     """What cells were given in a run that A's tensors were put into: A's, or something else."""
 
     def __init__(self, after: Comparison) -> None:
+        self._since = min((finding.step for finding in disagreeing(after)), default=None)
         self._differing = {
             (f.step, f.phase, head_of(f.entry), direction_of(f.entry), f.io)
             for f in disagreeing(after)
@@ -102,9 +103,11 @@ class Given:
 
         If it was not, it may be A's computation of something else, and says nothing of the cell.
         """
-        at = (min(changed.steps), changed.phase, changed.entry)
-        parts = _COMPUTED_OF.get(changed.what or "", ())
-        return not any((*at, *part) in self._differing for part in parts)
+        step, what = min(changed.steps), changed.what or ""
+        if self._since is not None and what in OF_WEIGHTS:  # all that differs before it reaches it
+            return step < self._since or (step == self._since and what == PARAMETERS)
+        at = (step, changed.phase, changed.entry)
+        return not any((*at, *part) in self._differing for part in _COMPUTED_OF.get(what, ()))
 
 
 def of_layers(finding: Finding) -> bool:
@@ -173,15 +176,18 @@ def _trainer(tensors: Run) -> Place:
 def _between(around: str, within: Sequence[Entry], first: Entry) -> tuple[str, str]:
     """Return the cells between which a cell's own code computed something else first.
 
+    In the order in which they run forward; gradients come the other way.
+
     Args:
-        around: the call of the cell.
+        around: the call of the cell, forward or backward.
         within: the entries of its phase.
         first: what was given that, or the call itself, where it returned that.
     """
     ends = first.name == around
     inside = [one for one in within if one.parent == around and (ends or one.seq < first.seq)]
     last = max(inside, key=lambda one: one.seq).cell if inside else ""
-    return last, "" if ends else first.cell
+    own = "" if ends else first.cell
+    return (own, last) if first.direction == "backward" else (last, own)
 
 
 def _weights(finding: Finding, tensors: Run, of_role: tuple[str, ...]) -> list[Place]:

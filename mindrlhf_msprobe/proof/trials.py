@@ -133,6 +133,8 @@ class Trials:
         seconds = round(time.monotonic() - began, 1)
         if code != 0:
             known = "proof.stopped" if code is None else "proof.failed"
+            if code is not None and code < 0:
+                known, code = "proof.killed", -code
             where = {"path": str(own / _PRINTED), "lines": _last_lines(own / _PRINTED)}
             raise TrialError.saying(known, code=code, seconds=self._seconds, **where)
         if not _is_run(own / RUN):

@@ -3,7 +3,7 @@
     python policy_trainer.py CONFIG.json [FAULT …]
 
 A rollout network with weights of its own generates, the actor and a frozen reference score, the
-actor is updated by Adam. Each fault changes one thing that a real trainer gets wrong.
+actor is updated by Adam, twice a step. Each fault changes one thing that a real trainer gets wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mindspore import Tensor, nn, ops
 
 from mindrlhf_msprobe import Probe
 
-STEPS, TOKENS, BATCH, VOCABULARY, WIDTH = 3, 3, 4, 11, 8
+STEPS, EPOCHS, TOKENS, BATCH, VOCABULARY, WIDTH = 3, 2, 3, 4, 11, 8
 CONFIG = {
     "msprobe": True,
     "key_data_dump": True,
@@ -41,10 +41,14 @@ class Layer(nn.Cell):
         self.down = nn.Dense(2 * WIDTH, WIDTH)
         self.approximate = "none"
         self.wrong_factor = False
+        self.before_up: list[nn.Cell] = []  # not cells of the network
 
     def construct(self, x: Tensor) -> Tensor:
         """Return x with what the layer adds."""
-        added = self.down(ops.gelu(self.up(self.norm(x)), approximate=self.approximate))
+        given = self.norm(x)
+        for change in self.before_up:
+            given = change(given)
+        added = self.down(ops.gelu(self.up(given), approximate=self.approximate))
         return x * 1.001 + added if self.wrong_factor else x + added
 
 
@@ -102,6 +106,9 @@ def plant(actor: Policy, rollout: Policy, reference: Policy, faults: Collection[
         elif kind == "gelu":
             for layer in actor.layers:
                 layer.approximate = "tanh"
+        elif kind == "between":
+            for layer in actor.layers:
+                layer.before_up = [wrong]
         elif kind == "factor":
             for cell in actor.layers if name == "layers" else [actor]:
                 cell.wrong_factor = True
@@ -183,10 +190,11 @@ def train(config: dict[str, Any], faults: Collection[str] = ()) -> None:
             kl = (old - fixed).mean()
             probe.save_data(kl=kl * 1.5 if "logged" in faults else kl)
             with probe.phase("actor_update"):
-                loss, gradients = gradients_of(tokens, advantages)
-                if "clip" in faults:
-                    gradients = tuple(gradient * 0.99 for gradient in gradients)
-                optimizer(gradients)
+                for _ in range(EPOCHS):
+                    loss, gradients = gradients_of(tokens, advantages)
+                    if "clip" in faults:
+                        gradients = tuple(gradient * 0.99 for gradient in gradients)
+                    optimizer(gradients)
             if "sync" in faults:
                 ops.assign(actor.head.bias, actor.head.bias + 0.001)
             probe.save_data(loss=loss)

@@ -166,6 +166,15 @@ def test_the_code_between_cells_is_one_place_in_all_layers(healthy, tmp_path, co
     assert len(found.rounds) == 1
 
 
+def test_code_that_hands_a_wrong_gradient_back_is_said_as_it_runs_forward(
+    healthy, tmp_path, command
+):
+    found = proven(healthy, tmp_path, command, ["between"])
+    assert found.conclusion is Conclusion.PROVEN
+    (cause,) = found.causes
+    assert cause.between == ("layers.2.norm", "layers.2.up")
+
+
 def test_a_later_fault_that_restores_the_loss_does_not_hide_the_first(healthy, tmp_path, command):
     found = proven(healthy, tmp_path, command, ["doubled"])
     assert found.conclusion in (Conclusion.PROVEN, Conclusion.NOT_SEPARATED)
@@ -291,6 +300,7 @@ def test_equal_runs_have_nothing_to_prove(healthy, tmp_path, command):
     ("program", "said"),
     [
         ("import sys; print('no card'); sys.exit(3)", "exit code 3.*no card"),
+        ("import os; os.kill(os.getpid(), 6)", "killed by signal 6"),
         ("pass", "recorded no run"),
         ("import time; time.sleep(60)", r"stopped after 1\.5 s"),
     ],

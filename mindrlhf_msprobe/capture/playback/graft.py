@@ -10,7 +10,8 @@ so that the cell explains all of the difference, or it does not. What is put in:
     gradient         the gradient that arrives at its outputs
     input_gradient   the gradient that leaves through its inputs
     parameters       parameters, when the phase opens
-    updated_parameters  the same when the phase closes: as its role's phases behind it have them
+    updated_parameters  the same behind each update: when a later call of the phase begins, and when
+                     the phase closes, as the calls behind it have them
     parameters_grad  gradients of parameters, of one backward pass
     code             all that the cell's own code makes, between the cells in it: what it gives to
                      them and what it returns, forward and backward
@@ -213,25 +214,29 @@ class Grafts:
                 continue
             ended = -1
             for entry in wanted.run.entries_named(at, wanted.cells):
-                ended = max(ended, entry.seq)
-                for named in wanted.records_of(entry):
-                    found.add(number, entry, named)
+                if entry.opening <= opening:
+                    ended = max(ended, entry.seq)
+                found.add(number, entry, wanted)
             if _UPDATED in wanted.what:
                 self._add_updated(found, number, at, ended)
-        if any(source.record.io != "parameters" for source in found.records.values()):
+        if found.records:
             from mindrlhf_msprobe.capture.graph.watched import graph_mode
 
             if graph_mode():
                 raise UsageError.saying("error.graft_in_graph_mode", phase=phase.name)
-        return found if found.records or found.updated else None
+        during = any(found.during.values())
+        return found if found.records or found.parameters or during or found.updated else None
 
     def _add_updated(self, found: PhaseGraft, number: int, at: LayerPlace, ended: int) -> None:
-        """Add the parameters that the phases of a role have first after one of them has ended.
+        """Add the parameters that the phases of a role have first after an opening has ended.
+
+        Those of each cell's first call behind it: what that does not have anew did not change.
 
         Args:
-            at: where that one stands.
+            at: where the opening stands.
             ended: the place in time of its last entry.
         """
+        called: set[str] = set()
         wanted = self._wanted[number]
         role = self._phases[at.phase].role
         names = {name for name, one in self._phases.items() if one.role == role}
@@ -245,10 +250,9 @@ class Grafts:
                 if step > at.step or entry.seq > ended
             )
             for entry in sorted(behind, key=lambda entry: entry.seq):
-                for named in wanted.records_of(entry, updated=True):
-                    if named.record.leaf.dtype is not None:
-                        name = network_name(entry.cell, named.record.path)
-                        found.updated.setdefault(name, _Source(number, named))
+                if entry.direction == "forward" and entry.cell not in called:
+                    called.add(entry.cell)
+                    found.add_updated(number, entry, wanted, found.updated)
 
     def has_put(self, source: _Source, at: PhaseGraft, *, changed: bool) -> None:
         """Count a record that was put in, and whether this training computes something else."""
@@ -327,6 +331,7 @@ class PhaseGraft:
         phase, step, opening: of them.
         records: by their names, those that come while it is open.
         parameters: by their names in the network, those that are set when it opens.
+        during: likewise, when a call begins before which they were updated; by its entry.
         updated: likewise, when it closes.
         cells: the cells that must be seen for that.
     """
@@ -337,54 +342,79 @@ class PhaseGraft:
     opening: int
     records: dict[str, _Source] = field(default_factory=dict)
     parameters: dict[str, _Source] = field(default_factory=dict)
+    during: dict[str, dict[str, _Source]] = field(default_factory=dict)
     updated: dict[str, _Source] = field(default_factory=dict)
     cells: set[str] = field(default_factory=set)
+    _first: dict[str, str] = field(default_factory=dict)  # of a cell's entries in the opening
+    _own: dict[str, Parameter] = field(default_factory=dict)  # the network's parameters
     _parts: set[tuple[str, str]] = field(default_factory=set)
     _came: set[str] = field(default_factory=set)
     _rounded: bool = False  # whether a gradient was put in that is known up to a rounding
 
-    def add(self, number: int, entry: Entry, named: _Named) -> None:
-        """Take a record that is to be put in; of several grafts that name it, for the first.
+    def add(self, number: int, entry: Entry, wanted: Wanted) -> None:
+        """Take what of an entry is to be put in; of several grafts that name it, of the first."""
+        is_here = entry.opening == self.opening and entry.direction == "forward"
+        is_first = is_here and self._first.setdefault(entry.cell, entry.name) == entry.name
+        for named in wanted.records_of(entry):
+            source = _Source(number, named)
+            if named.record.leaf.dtype is None:
+                continue  # it has no elements: None, a number, a text
+            if named.record.io != "parameters":
+                self._add(source, entry)
+            elif is_first or entry.opening < self.opening:
+                name = network_name(entry.cell, named.record.path)
+                known = self.parameters.get(name)
+                if known is None or known.number == number:
+                    self.parameters[name] = source
+        if is_here and not is_first:  # what it has anew, an update before it has made
+            self.add_updated(number, entry, wanted, self.during.setdefault(entry.name, {}))
+            self.cells.add(entry.cell)
 
-        A graft of the code around its cell gives way to one of the cell itself.
-        """
-        record, source = named.record, _Source(number, named)
-        if record.leaf.dtype is None:
-            return  # it has no elements: None, a number, a text
+    def add_updated(
+        self, number: int, entry: Entry, wanted: Wanted, to: dict[str, _Source]
+    ) -> None:
+        """Take the parameters that a call has anew, as an update has made them."""
+        for named in wanted.records_of(entry, updated=True):
+            if named.record.leaf.dtype is not None:
+                name = network_name(entry.cell, named.record.path)
+                to.setdefault(name, _Source(number, named))
+
+    def _add(self, source: _Source, entry: Entry) -> None:
+        """Take a record: of the code around its cell if there is none of the cell itself."""
+        record = source.record
         known = self.records.get(record.name)
         if known is not None and (source.is_of_inner_cell or not known.is_of_inner_cell):
             return
         self.records[record.name] = source
         self.cells.add(entry.cell)
         self._parts.add((entry.name, record.io))
-        if record.io == "parameters" and entry.opening <= self.opening:
-            self.parameters[network_name(entry.cell, record.path)] = source
 
     def open(self, network: nn.Cell) -> None:
         """Set the parameters that the phase begins with."""
-        self._set(network, self.parameters)
+        self._own = dict(network.parameters_and_names())
+        self._set(self.parameters)
 
-    def _set(self, network: nn.Cell, parameters: Mapping[str, _Source]) -> None:
-        own = dict(network.parameters_and_names())
+    def _set(self, parameters: Mapping[str, _Source]) -> None:
         for name, source in parameters.items():
-            parameter = own.get(name)
+            parameter = self._own.get(name)
             tensor = None if parameter is None else self._taken(source, parameter)
             if tensor is not None:
                 with not_intercepted():
                     ops.assign(parameter, tensor)  # in place: what is compiled holds its address
 
-    def close(self, network: nn.Cell) -> None:
+    def close(self) -> None:
         """Set the parameters that an update ends with; count what did not come."""
-        self._set(network, self.updated)
+        self._set(self.updated)
         for name, source in self.records.items():
-            if name not in self._came and source.record.io != "parameters":
+            if name not in self._came:
                 self.grafts.leave(source.number, message("graft.did_not_run"))
         self.grafts.note()
 
     def inputs(
         self, entry: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments that a cell runs with."""
+        """Return the arguments that a cell runs with; set its parameters, if they were updated."""
+        self._set(self.during.get(entry, {}))
         if (entry, "input") not in self._parts:
             return args, kwargs
         path = f"{entry}.input"

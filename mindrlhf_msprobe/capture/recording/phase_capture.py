@@ -90,7 +90,7 @@ class PhaseCapture:
                 self.opening.entries.flush()
         if self.opening.graft is not None:
             with self.opening.guard("lost.graft"):
-                self.opening.graft.close(self.opening.root)
+                self.opening.graft.close()
 
     def unseen_operators(self) -> dict[str, list[tuple[str, str]]]:
         """Return the operators that cannot be recorded where they are called, if any are recorded.
