@@ -285,7 +285,9 @@ class Phases:
             fault=self._run.fault,
             operators=config.records_cell if config.records_operators else None,
             observer=self.observer_of and self.observer_of(phase, counters.openings),
-            graft=self._grafts and self._grafts.of_phase(phase, self._run.step, counters.openings),
+            graft=None
+            if self._grafts is None
+            else self._grafts.of_phase(phase, self._run.step, counters.openings),
         )
         self._openings[phase.role] = opening
         counters.openings += 1
