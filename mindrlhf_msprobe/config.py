@@ -652,7 +652,7 @@ def load_config(source: Any, ignore: Callable[[Message], None] | None = None) ->
 
 
 def _of(file: str | Path | None, said: Message) -> Message:
-    return said if file is None else message("error.of_file", path=file, error=said)
+    return said if file is None else message("unread.at", path=file, why=said)
 
 
 def _as_items(section: Any) -> dict[Any, Any]:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.checks.loading import Setting, all_rules, read_settings, settings_of
+from mindrlhf_msprobe.checks.loading import Setting, all_rules, settings_of
 from mindrlhf_msprobe.checks.next_config import next_recording
 from mindrlhf_msprobe.checks.rule import HEALTHY, Findings, Found, Need, Rule, nested
 from mindrlhf_msprobe.checks.views import Step, place_of, steps
-from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, as_message, message
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings.comparison import Stopped
@@ -185,7 +184,7 @@ class Checking:
             for journal in step.journals(self._layouts):
                 self._to_rules(journal, learning)
             for one in learning:
-                self._guarded(one.check.rule, partial(self._take, one, partial(one.step, step), []))
+                self._take(one, partial(one.step, step))
         for one in learning:
             one.check.learning = None
 
@@ -222,9 +221,7 @@ class Checking:
         new: list[CheckFinding] = []
         for one in [*self._running.values()]:
             if one.step is not None:
-                self._guarded(
-                    one.check.rule, partial(self._take, one, partial(one.step, step), new)
-                )
+                new += self._take(one, partial(one.step, step))
         return new
 
     def findings(self) -> tuple[CheckFinding, ...]:
@@ -239,7 +236,7 @@ class Checking:
         """
         for one in [*self._running.values()]:
             if one.end is not None:
-                self._guarded(one.check.rule, partial(self._take, one, one.end, []))
+                self._take(one, one.end)
         # What no rule could look at, and findings that were not kept.
         whys = [*limits_of(self._run)]
         if self._cut is not None and not self._run.finished:
@@ -283,11 +280,18 @@ class Checking:
         return need.kind in self._seen
 
     def _take(
-        self, one: _Running, find: Callable[[], Iterator[Found] | None], new: list[CheckFinding]
-    ) -> None:
-        for item in find() or ():
-            if one.check.setting.counts(item.finding.place.name) and self._findings.add(item):
-                new.append(item.finding)
+        self, one: _Running, find: Callable[[], Iterator[Found] | None]
+    ) -> list[CheckFinding]:
+        """Take what a rule finds; return what of it is new."""
+        new: list[CheckFinding] = []
+
+        def take() -> None:
+            for item in find() or ():
+                if one.check.setting.counts(item.finding.place.name) and self._findings.add(item):
+                    new.append(item.finding)
+
+        self._guarded(one.check.rule, take)
+        return new
 
     def _guarded(self, rule: Rule, function: Callable[[], None]) -> None:
         try:
@@ -350,51 +354,24 @@ def _parts_of(layout: Layout) -> set[str]:
 _Settings = str | Path | Mapping[Any, Any]
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """The rules that are followed.
-
-    Attributes:
-        rules: those that could be loaded.
-        broken: those that could not, and why.
-        settings: name of a rule → whether it is off, and its thresholds.
-    """
-
-    rules: list[Rule]
-    broken: list[NotChecked]
-    settings: Mapping[str, Setting]
-
-
-def prepared(rules: _Settings | None = None, extra: Iterable[Any] = ()) -> Prepared:
-    """Return the rules of a rule file, or of its content, and further ones.
-
-    Raises:
-        ConfigError: the rule file is wrong.
-        UsageError: one of `extra` is no rule.
-    """
-    known, broken = all_rules(extra)
-    if rules is None:
-        return Prepared(known, broken, {})
-    if isinstance(rules, Mapping):
-        return Prepared(known, broken, settings_of(rules, known, lambda *place: ""))
-    return Prepared(known, broken, read_settings(rules, known))
-
-
 def check_opened(
     runs: Sequence[Run],
-    prepared: Prepared,
-    healthy: Sequence[Run] = (),
-    progress: Callable[[int, int], None] | None = None,
+    rules: _Settings | None,
+    extra: Iterable[Any],
+    healthy: Sequence[Run],
+    progress: Callable[[int, int], None] | None,
 ) -> CheckResults:
     """Check runs that were opened, each by itself; see `mindrlhf_msprobe.check_runs`."""
+    known, broken = all_rules(extra)
+    settings = {} if rules is None else settings_of(rules, known)
     if not runs:
         raise UsageError.saying("checks.no_run")
     results = []
     for run in runs:
-        checking, total = Checking(run, prepared.rules, prepared.settings, healthy), len(run.steps)
+        checking, total = Checking(run, known, settings, healthy), len(run.steps)
         for step in steps(run):
             checking.feed(step)
             if progress is not None:
                 progress(checking.steps, total)
-        results.append(checking.finish(prepared.broken))
+        results.append(checking.finish(broken))
     return CheckResults(tuple(results))

@@ -117,8 +117,8 @@ class Setting:
         return included and not any(one.search(name) for one in self.exclude)
 
 
-def read_settings(path: str | Path, rules: Iterable[Rule]) -> dict[str, Setting]:
-    """Return rule → setting of a rule file.
+def settings_of(given: str | Path | Mapping[Any, Any], rules: Iterable[Rule]) -> dict[str, Setting]:
+    """Return rule → setting of a rule file, or of its content.
 
     Its top is a mapping from a rule's name, or an area's (`history`), to `off`, `on`, or a mapping
     of `severity`, `include`, `exclude` and thresholds. What is said of a rule goes before what is
@@ -128,27 +128,18 @@ def read_settings(path: str | Path, rules: Iterable[Rule]) -> dict[str, Setting]
         ConfigError: it cannot be read, or names what there is not; the message names the key, the
             value, what was expected, and the nearest.
     """
-    path = Path(path)
-    file, of = message("checks.rule_file"), message("checks.settings_of_rules")
-    content = read_yaml(path, file, of)
+    if isinstance(given, Mapping):
+        content: Mapping[Any, Any] = given
+    else:
+        path = Path(given)
+        content = read_yaml(path, message("checks.rule_file"), message("checks.settings_of_rules"))
 
-    def where(*place: Any) -> Message:
+    def where(*place: Any) -> Message | str:
+        """Return what an error says in front, given the keys from the top."""
+        if isinstance(given, Mapping):
+            return ""
         return message("checks.in_file", path=str(path), line=line_of(path, *place))
 
-    return settings_of(content, rules, where)
-
-
-def settings_of(
-    content: Mapping[Any, Any], rules: Iterable[Rule], where: Callable[..., Message | str]
-) -> dict[str, Setting]:
-    """Return rule → setting of a mapping, as `read_settings` does of a file.
-
-    Args:
-        where: returns what an error says in front, given the keys from the top.
-
-    Raises:
-        ConfigError: as for `read_settings`.
-    """
     known = {rule.name: rule for rule in rules}
     areas = {rule.area for rule in known.values()}
     found: dict[str, dict[str, Any]] = {}
@@ -196,20 +187,16 @@ def _values(
         elif key == "on" and isinstance(one, bool):
             checked[key] = one
         elif key in thresholds:
-            checked[key] = _number(called, one, at)
+            number = isinstance(one, (int, float)) and not isinstance(one, bool)
+            if not (number and math.isfinite(one) and one >= 0):
+                raise _bad(called, one, at, message("checks.a_number"))
+            checked[key] = float(one)
         else:
             names = [*sorted(thresholds), _SEVERITY, *_PATTERNS, "on"]
             hint = nearest_of(str(key), names)
             shown = {"value": repr(one), "expected": ", ".join(names), "hint": hint}
             raise ConfigError.saying("checks.no_such_key", where=at, name=called, **shown)
     return checked
-
-
-def _number(name: str, value: Any, where: Message | str) -> float:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if number and math.isfinite(value) and value >= 0:
-        return float(value)
-    raise _bad(name, value, where, message("checks.a_number"))
 
 
 def _bad(

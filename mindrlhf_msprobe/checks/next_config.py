@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mindrlhf_msprobe.config import ProbeConfig, phases_of, section_of
-from mindrlhf_msprobe.phases import UNNAMED_PHASE, Phase
+from mindrlhf_msprobe.config import phases_of, section_of
+from mindrlhf_msprobe.phases import UNNAMED_PHASE
 from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.place import Place, StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -58,8 +58,14 @@ def next_recording(
         section["ranks"] = [place.rank]
     if any(run.is_thinned(kind, StepPlace(place.step, rank)) for kind in thinned.KINDS):
         return section
-    has = config is not None and all(getattr(config, k) == to for k, to in (also or {}).items())
-    return None if has and _was_recorded(config, known, section) else section
+    if config is None or any(getattr(config, k) != to for k, to in (also or {}).items()):
+        return section
+    # Whether the run itself was recorded so.
+    whole = not (config.include or config.exclude or config.ranks)
+    whole = whole and (section.get("task") != "tensor" or config.task == "tensor")
+    covers = range(section["step_start"], section["step_end"] + 1)
+    whole = whole and all(map(config.records_phase, known))
+    return None if whole and all(map(config.records_step, covers)) else section
 
 
 #: How what enters an optimizer, and what it keeps, is recorded: gradients as they are after they
@@ -67,12 +73,3 @@ def next_recording(
 AT_OPTIMIZER = {"key_data_dump": True, "task": "grad_probe", "optimizer_state": True}
 #: How parameters are recorded so that networks can be told apart by them.
 PARAMETERS = {"key_data_dump": True, "parameters": True, "fingerprint": True}
-
-
-def _was_recorded(config: ProbeConfig | None, phases: list[Phase], section: dict[str, Any]) -> bool:
-    if config is None or (section.get("task") == "tensor" and config.task != "tensor"):
-        return False
-    whole = not (config.include or config.exclude or config.ranks)
-    steps = range(section["step_start"], section["step_end"] + 1)
-    on = all(config.records_phase(phase) for phase in phases)
-    return whole and on and all(map(config.records_step, steps))

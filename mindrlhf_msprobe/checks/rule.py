@@ -144,21 +144,11 @@ def rule(
 
     What is decorated stays what it is; the rule is its attribute `rule`.
     """
-    made = Severity(severity)
+    given = tuple(needs), Severity(severity), tuple(causes), dict(thresholds or {})
 
     def decorate(make: _Made) -> _Made:
-        make.rule = Rule(  # type: ignore[attr-defined]
-            name,
-            make,
-            tuple(needs),
-            made,
-            tuple(causes),
-            dict(thresholds or {}),
-            tuple(follows),
-            tuple(marks),
-            live,
-            names,
-        )
+        made = Rule(name, make, *given, tuple(follows), tuple(marks), live, names)
+        make.rule = made  # type: ignore[attr-defined]
         return make
 
     return decorate

@@ -64,28 +64,6 @@ class _HeldRecord(Record):
         return found
 
 
-class _Saves:
-    """The key data of one step, read when they are first needed."""
-
-    def __init__(self, run: Run, number: int) -> None:
-        self._run, self._number = run, number
-        self._arrays: dict[str, np.ndarray] = {}
-        self._held: dict[tuple[str, int], list[KeyDatum]] = {}
-
-    def of(self, name: str, rank: int) -> list[KeyDatum]:
-        """Return what a rank saved under a key."""
-        at = name, rank
-        if at not in self._held:
-            there = name in self._run.keys_at(StepPlace(self._number, rank))
-            held = []
-            for datum in self._run.key_data(name, self._number, rank) if there else ():
-                # Arrays are read once, as far as there is room for them.
-                fields = ([*Record.__reduce__(one)[1], self._arrays] for one in datum.records)
-                held.append(replace(datum, records=tuple(_HeldRecord(*of) for of in fields)))
-            self._held[at] = held
-        return self._held[at]
-
-
 class Step:
     """One step of a run, with all of its ranks.
 
@@ -113,7 +91,8 @@ class Step:
         self.parameters: dict[tuple[int, str], Records] = {}
         self.gradients: dict[tuple[int, str], Records] = {}
         self.spans: dict[tuple[int, str], tuple[int, int]] = {}
-        self._saves = _Saves(run, number)
+        self._arrays: dict[str, np.ndarray] = {}
+        self._saves: dict[tuple[str, int], list[KeyDatum]] = {}
         self._settings = settings or partial(Settings.read, run)
         self._sequences: dict[int, Sequences] = {}
 
@@ -156,10 +135,22 @@ class Step:
         """
         of = self.ranks if rank is None else (rank,)
         for name in names:
-            found = [datum for one in of for datum in self._saves.of(name, one)]
+            found = [datum for one in of for datum in self._saved(name, one)]
             if found:
                 return found
         return []
+
+    def _saved(self, name: str, rank: int) -> list[KeyDatum]:
+        at = name, rank
+        if at not in self._saves:
+            there = name in self.run.keys_at(StepPlace(self.number, rank))
+            held = []
+            for datum in self.run.key_data(name, self.number, rank) if there else ():
+                # Arrays are read once, as far as there is room for them.
+                fields = ([*Record.__reduce__(one)[1], self._arrays] for one in datum.records)
+                held.append(replace(datum, records=tuple(_HeldRecord(*of) for of in fields)))
+            self._saves[at] = held
+        return self._saves[at]
 
     def placed(self, datum: KeyDatum) -> KeyDatum:
         """Return key data where they arose, however late they were saved.
@@ -192,7 +183,7 @@ class Step:
     def sequences(self, rank: int) -> Sequences:
         """Return which tokens of a rank's prompts and responses are real, trained or padding."""
         if rank not in self._sequences:
-            data = StepData(self.keys(rank), partial(self._saves.of, rank=rank), self._settings())
+            data = StepData(self.keys(rank), partial(self._saved, rank=rank), self._settings())
             self._sequences[rank] = Sequences(data)
         return self._sequences[rank]
 

@@ -10,18 +10,21 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import NoReturn
 
 from mindrlhf_msprobe import __version__
 from mindrlhf_msprobe.cli import run
 from mindrlhf_msprobe.cli.answering import (
-    check_markdown,
     close_stdout,
     complain,
     print_answer,
+    refuse_files,
+    runs_of,
     write_markdown,
+    write_page,
 )
 from mindrlhf_msprobe.cli.parsing import (
     Command,
@@ -29,6 +32,7 @@ from mindrlhf_msprobe.cli.parsing import (
     in_our_words,
     joined,
     language_of,
+    refuse_empty,
     split_command,
 )
 from mindrlhf_msprobe.common.language import speak, speaking
@@ -36,11 +40,12 @@ from mindrlhf_msprobe.common.printable import printable_lines
 from mindrlhf_msprobe.errors import BISECT_SKIPS, UNDECIDED, ConfigError, MsprobeError
 from mindrlhf_msprobe.report.messages import say
 
-#: The commands in the order of the help, each a module of this room.
+#: The commands in the order of the help, each a module of this room, or in that of another one.
 _COMMANDS = (
     *("compare", "check", "mismatch", "show", "trend", "report", "merge", "estimate", "export"),
     *("run", "accuracy", "replay", "prove", "hunt", "preflight", "demo"),
 )
+_IN = {"accuracy": "check", "export": "merge", "hunt": "prove", "demo": "run"}
 #: What this package needs, as it is imported, and what is installed for that.
 _PACKAGES = {
     **{name: name for name in ("numpy", "openpyxl", "orjson", "rich", "xxhash")},
@@ -85,7 +90,16 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         speaking(language_of(own)),
         in_our_words(),
     ):  # also --help and what is wrong with an argument
-        arguments = _parser(named or _COMMANDS).parse_args(joined(own))
+        parser = Parser(prog="mindrlhf-msprobe", description=say("help.describes"))
+        told = say("help.version")
+        parser.add_argument("--version", action="version", version=__version__, help=told)
+        parsers = parser.add_subparsers(
+            dest="command", required=True, metavar="COMMAND", parser_class=Command
+        )
+        for name in named or _COMMANDS:  # where one is given, the others are not looked at
+            module = importlib.import_module(f"{__name__}.{_IN.get(name, name)}")
+            getattr(module, f"add_{name}" if name in _IN else "add_parser")(parsers)
+        arguments = parser.parse_args(joined(own))
     arguments.lang = arguments.lang or language_of(own)  # it may stand before a group's own command
     if arguments.command == run.NAME:
         arguments.arguments = for_script
@@ -103,25 +117,29 @@ def _run(arguments: argparse.Namespace) -> int:
 def _code_of(arguments: argparse.Namespace) -> int:
     if arguments.command == run.NAME:
         return run.run_script(arguments)  # what the script raises is Python's to report
-    file = getattr(arguments, "markdown", None)
-    checked = False  # whether the file may be written
+    file, html = (getattr(arguments, name, None) for name in ("markdown", "html"))
+    runs = runs_of(arguments)
     try:
-        if file is not None:
-            check_markdown(arguments)
-            checked = True
+        refuse_empty(*runs, *getattr(arguments, "healthy", ()))
+        if file is not None or html is not None:
+            refuse_files(file, html, runs)
         found = arguments.run(arguments)
         if isinstance(found, int):
             return found
+        if html is not None:
+            lines = found.lines
+            write_page(html, found.page, runs)
+            found = replace(found, lines=lambda: [*lines(), say("report.file", file=html)])
         code = print_answer(found, as_json=getattr(arguments, "json", False))
         if file is not None:
-            write_markdown(found.lines(), file)
+            write_markdown(file, found.lines(), runs)
         return code
     except BaseException as error:
         code, said = _failed(arguments.command, error)
         # Else an earlier answer would look like that of this command.
-        if file is not None and checked:
+        if file is not None:
             with suppress(MsprobeError, OSError):
-                write_markdown([*said], file)
+                write_markdown(file, [*said], [*filter(None, runs)])
         return code
 
 
@@ -170,17 +188,3 @@ def _fault(command: str, error: Exception) -> list[str]:
         lines = "".join(traceback.format_exception(error))
         print(printable_lines(lines), file=sys.stderr)
     return said
-
-
-def _parser(commands: Iterable[str]) -> argparse.ArgumentParser:
-    """Return the parser of these commands: where one is given, the others are not looked at."""
-    parser = Parser(prog="mindrlhf-msprobe", description=say("help.describes"))
-    parser.add_argument(
-        "--version", action="version", version=__version__, help=say("help.version")
-    )
-    parsers = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=Command
-    )
-    for name in commands:
-        importlib.import_module(f"{__name__}.{name}").add_parser(parsers)
-    return parser

@@ -1,11 +1,12 @@
-"""`check`: is one run healthy, by itself?"""
+"""`check`: is one run healthy, by itself? `accuracy`: what a second computation thinks of it."""
 
 from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 
-from mindrlhf_msprobe.cli.parsing import Command, Commands, collect_rarely, refuse_empty
+from mindrlhf_msprobe.cli.parsing import Command, Commands, collect_rarely
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
@@ -28,14 +29,11 @@ def _check(arguments: argparse.Namespace) -> Answer:
     collect_rarely()
 
     from mindrlhf_msprobe.api import check_runs
-    from mindrlhf_msprobe.cli.report import check_page, page_line
     from mindrlhf_msprobe.report.checks import lines_of
     from mindrlhf_msprobe.report.terminal import progress_bar
 
-    refuse_empty(*arguments.runs, *arguments.healthy)
     if arguments.html is not None and len(arguments.runs) > 1:
         raise UsageError.saying("report.of_one_run", runs=", ".join(arguments.runs))
-    check_page(arguments.html, arguments.runs)
     began = time.perf_counter()
     with progress_bar(say("checks.checking"), say("checks.unit_steps")) as advance:
         results = check_runs(
@@ -47,9 +45,31 @@ def _check(arguments: argparse.Namespace) -> Answer:
             progress=advance,
         )
     seconds = time.perf_counter() - began
-    page = page_line(arguments.html, arguments.runs, None, results.runs)
     return Answer(
         results.status.exit_code,
-        lambda: [*lines_of(results, seconds, not_checked=arguments.not_checked), *page],
+        lambda: lines_of(results, seconds, not_checked=arguments.not_checked),
         results.to_json,
+        page=lambda: {"runs": arguments.runs, "checks": results.runs},
     )
+
+
+def add_accuracy(commands: Commands) -> None:
+    """Add `accuracy`."""
+    accuracy = Command.add(commands, "accuracy", _accuracy)
+    accuracy.add_argument("path", metavar="RUN")
+    accuracy.add_argument("-o", "--output_path", metavar="OUT")
+    accuracy.add_argument("--json", action="store_true")
+
+
+def _accuracy(arguments: argparse.Namespace) -> Answer:
+    collect_rarely()
+
+    from mindrlhf_msprobe.checks.rules.computed_again import accuracy_of
+    from mindrlhf_msprobe.report.accuracy import FILES, lines_of, sheets_of
+
+    def find() -> Answer:
+        found = accuracy_of(arguments.path)
+        sheets = partial(sheets_of, found)
+        return Answer(found.status.exit_code, partial(lines_of, found), found.to_json, sheets)
+
+    return FILES.answer(arguments.output_path, [arguments.path], find)

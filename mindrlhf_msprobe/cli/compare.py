@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mindrlhf_msprobe.cli.answering import complain
 from mindrlhf_msprobe.cli.parsing import (
@@ -18,7 +18,6 @@ from mindrlhf_msprobe.cli.parsing import (
     Commands,
     add_tolerance,
     collect_rarely,
-    refuse_empty,
     tolerances_of,
     two_of,
     unexpected,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.findings import Comparison
     from mindrlhf_msprobe.replay.offline.replaying import Replayed
 
+_T = TypeVar("_T")
 
 #: What ends a comparison with exit code 1; each includes those before it.
 FAIL_ON = ("diverged", "suspicious")
@@ -43,6 +43,10 @@ _AS_GIVEN = (
     *("noise", "tokenizer", "layout", "engine", "address", "workers", "csv", "all_rows"),
     *_MAPPINGS,
     *_SELECTION,
+)
+#: What `compare_checkpoints` takes so.
+_OF_CHECKPOINTS = (
+    *("output_path", "noise", "mapping", "include", "exclude", "common", "workers", "csv"),
 )
 #: Options that say something of runs alone.
 _OF_RUNS = (
@@ -74,10 +78,11 @@ def add_parser(commands: Commands) -> None:
     add("--common", action="store_true")
     add("--after", metavar="OUT")
     add("--html", metavar="FILE")
-    add("--json", action="store_true")
+    add("--json", action="store_true", help=say("help.json_of", file="verdict.json"))
 
     for option in ("include", "exclude"):
-        add(f"--{option}", metavar="RE", action="append", default=[], group="selection")
+        names: Any = {"metavar": "RE", "action": "append", "default": [], "group": "selection"}
+        add(f"--{option}", help=say("help.names", excluded=option == "exclude"), **names)
     add("--keys", metavar="X,Y", group="selection")
     add("--ranks", metavar="M,N", group="selection")
     add("--first-only", action="store_true", group="selection")
@@ -108,12 +113,16 @@ def _compare(arguments: argparse.Namespace) -> Answer:
     # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-    from mindrlhf_msprobe.cli.report import check_page, page_line
+    from mindrlhf_msprobe.api import compare_runs, reduce_shards
     from mindrlhf_msprobe.report.comparison import lines_of
     from mindrlhf_msprobe.report.staging import OutputError
 
     if arguments.reduce:
-        compare, runs = _reducing(arguments), arguments.runs
+        _refuse_options(arguments, _OF_A_SHARD, "cli.reduce_option")
+        if len(arguments.runs) > 2:
+            _runs(arguments)
+        parts = arguments.reduce, *arguments.runs
+        compare = partial(reduce_shards, *parts, csv=arguments.csv)
     else:
         if _are_checkpoints(paths := _runs(arguments)):
             return _compare_checkpoints(arguments, paths)
@@ -121,8 +130,7 @@ def _compare(arguments: argparse.Namespace) -> Answer:
             return _shard(arguments)
         if arguments.mapping == SUGGEST:
             return _suggest(arguments)
-        compare, runs = _comparing(arguments), paths
-    check_page(arguments.html, runs)
+        compare = partial(_with_bar, compare_runs, **_compare_options(arguments))
     unwritable = False
     began = time.perf_counter()
     try:
@@ -131,8 +139,6 @@ def _compare(arguments: argparse.Namespace) -> Answer:
         unwritable = True
         complain("compare", say("cli.no_tables", error=error.said))
         result = compare(output_path=None) if error.comparison is None else error.comparison
-    runs = list(dict.fromkeys([result.run_a, result.run_b]))
-    page = page_line(arguments.html, runs, result, (), arguments.tokenizer)
     verdict = result.verdict
     code = _strictly(verdict.status.exit_code, verdict.suspicious.records, arguments.fail_on)
     seconds = time.perf_counter() - began
@@ -141,50 +147,28 @@ def _compare(arguments: argparse.Namespace) -> Answer:
     def lines() -> Lines:
         command = "" if arguments.replay else _command_for(arguments, result)
         again = [] if replayed is None else replayed.text.split("\n")
-        return [*lines_of(result, seconds, command), *page, *again]
+        return [*lines_of(result, seconds, command), *again]
 
+    runs = {"runs": [result.run_a, result.run_b], "comparison": result}
     return Answer(
         UNDECIDED if unwritable else code,
         lines,
         lambda: result.to_json() | ({} if replayed is None else {"replay": replayed.to_json()}),
+        page=lambda: {**runs, "tokenizer": arguments.tokenizer},
     )
+
+
+def _with_bar(compare: Callable[..., _T], **options: Any) -> _T:
+    """Return what a function finds of two runs, while a bar shows how far it is."""
+    from mindrlhf_msprobe.report.terminal import progress_bar
+
+    with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
+        return compare(progress=advance, **options)
 
 
 def _strictly(code: int, suspicious: int, fail_on: str) -> int:
     """Return the exit code of what is the same, where what is suspicious may fail, too."""
     return DIVERGED if code == SAME and fail_on == "suspicious" and suspicious else code
-
-
-def _comparing(arguments: argparse.Namespace) -> Callable[..., Comparison]:
-    """Return what compares the runs, given the `output_path` where the tables go; None: nowhere.
-
-    Raises:
-        UsageError: an option is wrong.
-    """
-    from mindrlhf_msprobe.api import compare_runs
-    from mindrlhf_msprobe.report.terminal import progress_bar
-
-    options = _compare_options(arguments)
-
-    def compare(output_path: str | None) -> Comparison:
-        with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
-            return compare_runs(output_path=output_path, progress=advance, **options)
-
-    return compare
-
-
-def _reducing(arguments: argparse.Namespace) -> Callable[..., Comparison]:
-    """Return what joins the parts of shards, given the `output_path` of `_comparing`.
-
-    Raises:
-        UsageError: an option says what was chosen when the shards were compared.
-    """
-    from mindrlhf_msprobe.api import reduce_shards
-
-    _refuse_options(arguments, _OF_A_SHARD, "cli.reduce_option")
-    if len(arguments.runs) > 2:
-        _runs(arguments)
-    return partial(reduce_shards, arguments.reduce, *arguments.runs, csv=arguments.csv)
 
 
 def _shard(arguments: argparse.Namespace) -> Answer:
@@ -194,7 +178,6 @@ def _shard(arguments: argparse.Namespace) -> Answer:
         MsprobeError: an option is wrong, the runs cannot be read, or the part cannot be written.
     """
     from mindrlhf_msprobe.api import compare_shard
-    from mindrlhf_msprobe.report.terminal import progress_bar
 
     _refuse_options(arguments, _OF_A_REDUCTION, "cli.shard_option")
     if arguments.mapping == SUGGEST:
@@ -204,13 +187,9 @@ def _shard(arguments: argparse.Namespace) -> Answer:
         raise unexpected("--shard", arguments.shard, "cli.shard_form")
     options = _compare_options(arguments)
     del options["csv"]
-    with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
-        found = compare_shard(
-            shard=(int(number[1]), int(number[2])),
-            output_path=arguments.output_path,
-            progress=advance,
-            **options,
-        )
+    shard = int(number[1]), int(number[2])
+    output = arguments.output_path
+    found = _with_bar(compare_shard, shard=shard, output_path=output, **options)
     counts = {name: getattr(found, name) for name in ("number", "of", "ranks", "steps", "records")}
     lines = [say("cli.shard", **counts, different=found.different)]
     if found.first is not None:
@@ -297,7 +276,6 @@ def _runs(arguments: argparse.Namespace) -> list[str]:
     """
     runs = [arguments.golden_path, *arguments.runs, arguments.target_path]
     runs = [run for run in runs if run is not None]
-    refuse_empty(*runs)
     within_one = len(runs) == 1 and (
         arguments.phases or arguments.ranks or "=" in (arguments.keys or "")
     )
@@ -373,16 +351,9 @@ def _compare_checkpoints(arguments: argparse.Namespace, paths: list[str]) -> Ans
     with progress_bar(say("console.comparing")) as advance:
         found = compare_checkpoints(
             *paths,
-            output_path=arguments.output_path,
+            **{name: getattr(arguments, name) for name in _OF_CHECKPOINTS},
             tolerance=tolerances_of(arguments),
-            noise=arguments.noise,
-            mapping=arguments.mapping,
-            include=arguments.include,
-            exclude=arguments.exclude,
-            common=arguments.common,
             step=step,
-            workers=arguments.workers,
-            csv=arguments.csv,
             progress=advance,
         )
     seconds = time.perf_counter() - began

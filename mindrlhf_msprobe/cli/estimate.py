@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty, unexpected
+from mindrlhf_msprobe.cli.parsing import Command, Commands, unexpected
 from mindrlhf_msprobe.errors import DIVERGED, SAME, UsageError
 from mindrlhf_msprobe.report.answer import Answer
+from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.config import ProbeConfig
@@ -23,7 +24,8 @@ def add_parser(commands: Commands) -> None:
         "--task", choices=("statistics", "tensor", "overflow_check", "grad_probe", "sketch")
     )
     for name in ("include", "exclude"):
-        estimate.add_argument(f"--{name}", metavar="RE", action="append")
+        as_setting = say("help.as_setting", name=name)
+        estimate.add_argument(f"--{name}", metavar="RE", action="append", help=as_setting)
     estimate.add_argument("--directions", metavar="X,Y")
     estimate.add_argument("--steps", type=int)
     estimate.add_argument("--ranks", type=int)
@@ -35,7 +37,6 @@ def _estimate(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.storage.reading.estimate import estimate
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
-    refuse_empty(arguments.path)
     for option in ("steps", "ranks"):
         number = getattr(arguments, option)
         if number is not None and number < 1:

@@ -107,8 +107,8 @@ class _HelpAll(argparse.Action):
 class Command(Parser):
     """The parser of a command: what is no option may stand anywhere between the options.
 
-    The help of an argument is the text of the command's name and its own: `help.show_step`. What
-    stands in a named group is shown by `--help-all` alone.
+    The help of an argument is the text of the command's name and its own, `help.show_step`, else of
+    its own alone, `help.json`. What stands in a named group is shown by `--help-all` alone.
     """
 
     _intermixed = False
@@ -175,7 +175,9 @@ class Command(Parser):
             adds = self._groups[group].add_argument
         action = adds(*names, **options)
         if action.help is None:
-            action.help = say(f"help.{'_'.join(self.prog.split()[1:])}_{action.dest}")
+            code = f"help.{'_'.join(self.prog.split()[1:])}_{action.dest}"
+            own = say(code)  # a code without a text is said as it is
+            action.help = say(f"help.{action.dest}") if own == code else own
         return action
 
     def format_usage(self) -> str:
@@ -276,8 +278,9 @@ def collect_rarely() -> None:
 
 def add_tolerance(command: Command, *, noise: bool = True) -> None:
     """Add the options that say how far values may be apart, by number, rules or further runs."""
-    command.add_argument("--rtol", type=float, default=0.0)
-    command.add_argument("--atol", type=float, default=0.0)
+    for option in ("--rtol", "--atol"):
+        by = say("help.tolerance_by", relative=option == "--rtol")
+        command.add_argument(option, type=float, default=0.0, help=by)
     command.add_argument("--tolerance", metavar="FILE", group="tolerance")
     if noise:
         repeated: Any = {"action": "append", "default": [], "group": "tolerance"}

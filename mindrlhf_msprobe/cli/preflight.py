@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from functools import partial
 
 from mindrlhf_msprobe.cli.answering import complain
@@ -45,9 +46,14 @@ def _collect(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.preflight.collect import collect
     from mindrlhf_msprobe.report.preflight import collected_lines
 
-    batches = arguments.batches
+    batches, text, seconds = arguments.batches, arguments.seconds, None
     if not (batches.isascii() and batches.isdecimal() and int(batches[:9]) and len(batches) < 7):
         raise unexpected("--batches", batches, "collect.a_number")
+    if text is not None:
+        with suppress(ValueError):
+            seconds = float(text)
+        if seconds is None or not 0 < seconds < 1e9:
+            raise unexpected("--seconds", text, "collect.a_time")
     content = collect(
         arguments.output,
         configurations=arguments.config,
@@ -55,7 +61,7 @@ def _collect(arguments: argparse.Namespace) -> Answer:
         data=arguments.data,
         batches=int(batches),
         command=arguments.arguments,
-        seconds=_seconds(arguments.seconds),
+        seconds=seconds,
         overwrite=arguments.overwrite,
     )
     script = content.get("script") or {}
@@ -89,15 +95,3 @@ def _compare(arguments: argparse.Namespace) -> Answer:
         )
 
     return PREFLIGHT_FILES.answer(arguments.output_path, [], find)
-
-
-def _seconds(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e9:
-        raise unexpected("--seconds", text, "collect.a_time")
-    return seconds

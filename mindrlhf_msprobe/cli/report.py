@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from mindrlhf_msprobe.cli.answering import refuse_files, write_page
 from mindrlhf_msprobe.cli.parsing import (
     Command,
     Commands,
     add_tolerance,
     collect_rarely,
-    refuse_empty,
     tolerances_of,
 )
 from mindrlhf_msprobe.errors import UsageError
@@ -22,10 +20,7 @@ from mindrlhf_msprobe.report.messages import say
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.common.message import Message
-    from mindrlhf_msprobe.findings import Comparison
-    from mindrlhf_msprobe.findings.health import CheckResult
     from mindrlhf_msprobe.findings.mismatch import Mismatches
-    from mindrlhf_msprobe.findings.proof import Proof
 
 
 def add_parser(commands: Commands) -> None:
@@ -51,9 +46,8 @@ def _report(arguments: argparse.Namespace) -> Answer:
     runs, file, tokenizer = arguments.runs, arguments.output_path, arguments.tokenizer
     if len(runs) > 2:
         raise UsageError.saying("report.one_or_two_runs", runs=", ".join(runs))
-    refuse_empty(*runs, *arguments.healthy)
     began = time.perf_counter()
-    check_page(file, runs)
+    refuse_files(None, file, runs)
     comparison = None
     if len(runs) == 2:
         with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
@@ -70,7 +64,8 @@ def _report(arguments: argparse.Namespace) -> Answer:
             runs, rules=arguments.rules, healthy=arguments.healthy, progress=advance
         )
     mismatches = [mismatch_of(run, tokenizer) for run in dict.fromkeys(runs)]
-    size = write_page(file, runs, comparison, checks.runs, tokenizer, mismatches)
+    shown = {"runs": runs, "comparison": comparison, "checks": checks.runs, "tokenizer": tokenizer}
+    size = write_page(file, lambda: {**shown, "mismatches": tuple(mismatches)}, runs)
     if comparison is not None:
         code, lines = comparison.verdict.status.exit_code, headline(comparison.verdict)
     else:
@@ -81,26 +76,6 @@ def _report(arguments: argparse.Namespace) -> Answer:
 
 
 _STEPS = 4  # of which a report says where training and inference part
-
-
-def check_page(file: str | None, runs: Sequence[str]) -> None:
-    """Refuse a page that cannot be written, before anything is read; None: there is to be none.
-
-    Raises:
-        UsageError: jinja2 or bokeh is not installed.
-        RunError: the file is a directory, something else than a page, or lies inside a run.
-    """
-    if file is None:
-        return
-    from mindrlhf_msprobe.errors import RunError
-    from mindrlhf_msprobe.report.page.page import is_page, require_libraries
-    from mindrlhf_msprobe.storage.outputs import Output, refuse
-
-    require_libraries()
-    path = Path(file)
-    if "\0" in file or not path.name or path.is_dir():
-        raise RunError.saying("report.no_file", file=file)
-    refuse(Output(path, is_page), runs=runs)
 
 
 def mismatch_of(path: str, tokenizer: str | None = None) -> Mismatches | Message:
@@ -130,42 +105,3 @@ def mismatch_of(path: str, tokenizer: str | None = None) -> Mismatches | Message
     if len(undecided) == len(found.found) and undecided[0].said:
         return undecided[0].said[0]
     return found
-
-
-def page_line(file: str | None, runs: Sequence[str], *found: Any, **more: Any) -> list[str]:
-    """Write a page, as `write_page`, and return the line that names it; None: there is none."""
-    if file is None:
-        return []
-    write_page(file, runs, *found, **more)
-    return [say("report.file", file=file)]
-
-
-def write_page(
-    file: str,
-    runs: Sequence[str],
-    comparison: Comparison | None = None,
-    checks: Sequence[CheckResult] = (),
-    tokenizer: str | None = None,
-    mismatches: Sequence[Mismatches | Message] = (),
-    proof: Proof | None = None,
-) -> int:
-    """Write the page of what was found; return its size in bytes.
-
-    Args:
-        runs: the paths of A, and of B if it is another run.
-        mismatches: training against inference of each run, or why there is nothing of it.
-        proof: what experiments proved of the comparison.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
-    from mindrlhf_msprobe.comparison.judging.status import load_decoder
-    from mindrlhf_msprobe.report.page.page import Shown, is_page, write_page
-    from mindrlhf_msprobe.storage.outputs import Output, written
-    from mindrlhf_msprobe.storage.reading.reader import open_run
-
-    decode = None if tokenizer is None else load_decoder(tokenizer)
-    opened = tuple(open_run(run) for run in dict.fromkeys(runs))
-    shown = Shown(opened, comparison, tuple(checks), decode, tuple(mismatches), proof)
-    with written(Output(Path(file), is_page), runs=runs) as (part,):
-        return write_page(shown, part)

@@ -1,4 +1,4 @@
-"""`run`: a trainer's script with the probe, without an edit of it."""
+"""`run`: a trainer's script with the probe, without an edit of it; `demo`: a small training."""
 
 from __future__ import annotations
 
@@ -88,3 +88,23 @@ def _summary() -> Iterable[str]:
             yield "\n".join(texts(render_summary(open_run(path), rank)))
         except (RunError, OSError) as error:
             yield say("listing.not_summed_up", path=str(path), why=error)
+
+
+def add_demo(commands: Commands) -> None:
+    """Add `demo`."""
+    demo = Command.add(commands, "demo", _demo, answers=False)
+    demo.add_argument("--output", metavar="DIR", required=True)
+    demo.add_argument("--steps", type=int, default=3)
+    demo.add_argument("--seed", type=int, default=1234)
+    fault = demo.add_mutually_exclusive_group()
+    fault.add_argument("--fault", metavar="PHASE:CELL|NAME", help=say("help.demo_fault"))
+    fault.add_argument("--no-fault", action="store_true", help=say("help.demo_no_fault"))
+    demo.add_argument("--fault-step", type=int, metavar="N")
+    demo.add_argument("--config", metavar="FILE")
+    demo.add_argument("--only", choices=("a", "b"))
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from mindrlhf_msprobe.demo.command import run_demo
+
+    return run_demo(arguments)

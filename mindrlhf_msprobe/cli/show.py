@@ -6,8 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.answering import complain
-from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
-from mindrlhf_msprobe.common.frozen import dataclass
+from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.errors import SAME, UNDECIDED, RunError, UsageError
 from mindrlhf_msprobe.report.answer import Answer, Lines
 from mindrlhf_msprobe.report.messages import say
@@ -34,28 +33,14 @@ def add_parser(commands: Commands) -> None:
     show.add_argument("--json", action="store_true")
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """What is shown.
-
-    Attributes:
-        content, lines: it, for machines and for people.
-        unreadable: what of it could not be read, and the content does not say so.
-        damaged: whether anything could not be read.
-        said: whether the lines say all of that.
-    """
-
-    content: list[dict[str, Any]]
-    lines: Lines
-    unreadable: list[str]
-    damaged: bool
-    said: bool = False
+#: What is shown: it for machines, and for people; what of it could not be read, where the content
+#: does not say so; and whether anything could not be read.
+_Shown = tuple[list[dict[str, Any]], Lines, list[str], bool]
 
 
 def _show(arguments: argparse.Namespace) -> Answer:
     from mindrlhf_msprobe.storage.reading.reader import open_run
 
-    refuse_empty(arguments.path)
     run, name = open_run(arguments.path), arguments.name
     at = {"step": arguments.step, "rank": arguments.rank}
     for what, number, held in (("step", at["step"], run.steps), ("rank", at["rank"], run.ranks)):
@@ -64,18 +49,17 @@ def _show(arguments: argparse.Namespace) -> Answer:
                 "listing.holds_none", path=str(run.path), what=what, number=number, held=held
             )
     if arguments.code:
-        shown = _code(run, name, at)
+        content, lines, unreadable, damaged = _code(run, name, at)
     elif name is None:
-        shown = _run(run, at)
+        content, lines, unreadable, damaged = _run(run, at)
     elif name in run.phases:
-        shown = _phase(run, name, at)
+        content, lines, unreadable, damaged = _phase(run, name, at)
     else:
-        shown = _records(run, name, at)
-    if arguments.json or not shown.said:
-        for problem in shown.unreadable:
+        content, lines, unreadable, damaged = _records(run, name, at)
+    if arguments.json or arguments.code or name is not None:  # else the lines say all of that
+        for problem in unreadable:
             complain("show", problem)
-    code = UNDECIDED if shown.damaged else SAME
-    return Answer(code, lambda: shown.lines, lambda: shown.content)
+    return Answer(UNDECIDED if damaged else SAME, lambda: lines, lambda: content)
 
 
 def _run(run: Run, at: _At) -> _Shown:
@@ -85,7 +69,13 @@ def _run(run: Run, at: _At) -> _Shown:
 
     holdings = inventory(run, **at)
     run.configurations()
-    times = _times(run, at)
+    # Of one step, or of the last ones, of one rank: the first that has any.
+    times: list[StepTimes] = []
+    for rank in run.ranks if at["rank"] is None else [at["rank"]]:
+        steps = run.timed_steps(rank)[-_MOST_TIMED:] if at["step"] is None else [at["step"]]
+        times = [of for step in steps if (of := run.timeline(step, rank)) is not None]
+        if times:
+            break
     unreadable = [*map(str, _problems(run, at))]
     unreadable += [
         why if why.startswith(held.name) else say("unread.at", path=held.name, why=why)
@@ -104,17 +94,7 @@ def _run(run: Run, at: _At) -> _Shown:
         *listing.render_stops(run.stops),
     ]
     content = [holding.to_json() for holding in holdings]
-    return _Shown(content, lines, unreadable, bool(unreadable), said=True)
-
-
-def _times(run: Run, at: _At) -> list[StepTimes]:
-    """Return the times of one step, or of the last ones, of one rank: the first that has any."""
-    for rank in run.ranks if at["rank"] is None else [at["rank"]]:
-        steps = run.timed_steps(rank)[-_MOST_TIMED:] if at["step"] is None else [at["step"]]
-        found = [known for step in steps if (known := run.timeline(step, rank)) is not None]
-        if found:
-            return found
-    return []
+    return content, lines, unreadable, bool(unreadable)
 
 
 def _phase(run: Run, name: str, at: _At) -> _Shown:
@@ -136,7 +116,7 @@ def _phase(run: Run, name: str, at: _At) -> _Shown:
         for record in entry.records
         if record.leaf.why is not None
     ][:_MOST_NAMED]
-    return _Shown(content, listing.render_entries(entries), unreadable, bool(unreadable))
+    return content, listing.render_entries(entries), unreadable, bool(unreadable)
 
 
 def _records(run: Run, name: str, at: _At) -> _Shown:
@@ -163,7 +143,7 @@ def _records(run: Run, name: str, at: _At) -> _Shown:
     ]
     damaged = bool(problems) or any(found.unreadable is not None for found in records)
     content = [record.to_json() for record in records]
-    return _Shown(content, lines, problems[:_MOST_NAMED], damaged)
+    return content, lines, problems[:_MOST_NAMED], damaged
 
 
 def _code(run: Run, name: str | None, at: _At) -> _Shown:
@@ -179,7 +159,7 @@ def _code(run: Run, name: str | None, at: _At) -> _Shown:
         find_records(run, name, **at)  # says that there is none, and the nearest
     problems = [str(problem) for problem in _problems(run, at) if not problem.key_data]
     content = [one.to_json() for one in found]
-    return _Shown(content, render_code(found), problems[:_MOST_NAMED], bool(problems))
+    return content, render_code(found), problems[:_MOST_NAMED], bool(problems)
 
 
 def _problems(run: Run, at: _At) -> list[Problem]:

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.cli.answering import complain
-from mindrlhf_msprobe.cli.parsing import Command, Commands, refuse_empty
+from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.errors import DIVERGED, SAME, UNDECIDED, MsprobeError, UsageError
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
@@ -43,7 +43,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def _trend(arguments: argparse.Namespace) -> Answer:
-    refuse_empty(*arguments.runs)
     if arguments.gradients:
         return _gradients(arguments)
     from mindrlhf_msprobe.report.trends import (
@@ -166,5 +165,5 @@ def _complain(problems: Sequence[Problem]) -> bool:
     for problem in problems[:_MOST_PROBLEMS]:
         complain("trend", problem)
     if len(problems) > _MOST_PROBLEMS:
-        complain("trend", say("trend.more_problems", count=len(problems) - _MOST_PROBLEMS))
+        complain("trend", say("console.more", count=len(problems) - _MOST_PROBLEMS))
     return bool(problems)

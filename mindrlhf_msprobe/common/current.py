@@ -71,7 +71,7 @@ class Current:
         try:
             probe.save_data(name, data)
         except UsageError as error:
-            self.log_once(message("log.of_call", call=f"save({name!r}, …)", why=error))
+            self.log_once(message("unread.at", path=f"save({name!r}, …)", why=error))
 
     @contextmanager
     def hold(self) -> Iterator[list[tuple[str, Any]]]:

@@ -73,7 +73,7 @@ def read_yaml(
             _check_size(top)
         content = None if top is None else loader.construct_document(top)
     except _TooLarge as error:
-        raise ConfigError.saying("error.of_file", path=path, error=error) from None
+        raise ConfigError.saying("unread.at", path=path, why=error) from None
     except RecursionError:
         deep = message("pattern.nested")
         raise ConfigError.saying("error.no_yaml", path=path, why=deep) from None

@@ -88,7 +88,7 @@ class SharedProbe:
                 compiled already.
         """
         network = self._network(call, role, model)
-        self._close("log.still_open_start", call=call, phase=phase)
+        self._close(call=call, phase=phase)
         self._enter(phase, model=network, token_range=token_range)
 
     def monitor(self, call: str, phase: str, role: str, optimizer: Any) -> None:
@@ -115,7 +115,7 @@ class SharedProbe:
 
             def before(*_: Any) -> None:
                 if counts():
-                    self._close("log.still_open_start", call=call, phase=phase)
+                    self._close(call=call, phase=phase)
                     self._enter(phase, model=holder)
 
             def after(*_: Any) -> None:
@@ -138,7 +138,7 @@ class SharedProbe:
         own = self._steps[tool]
         self._steps[tool] = own + 1
         if own == self.probe.current_step:
-            self._close("log.still_open_step", call=tool)
+            self._close(call=tool, phase=None)
             self.probe.step()
 
     def start_at(self, step: int, tool: str) -> None:
@@ -158,9 +158,9 @@ class SharedProbe:
         context.__enter__()
         self._open = context
 
-    def _close(self, code: str, **event: str) -> None:
+    def _close(self, call: str, phase: str | None) -> None:
         if self._open is not None:
-            self.warn_once(message(code, open=self.open, **event))
+            self.warn_once(message("log.still_open", open=self.open, call=call, phase=phase))
             self.stop()
 
     def _network(self, call: str, role: str, model: Any) -> Any:

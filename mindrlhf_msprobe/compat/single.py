@@ -173,7 +173,7 @@ def _continued(place: str) -> Probe:
         ended = [a for a in earlier.attempts if a.state in (FINISHED, INTERRUPTED)]
         steps += [attempt.unfinished_step for attempt in ended]
     elif root.is_dir() and not layout.manifests(root):  # by msprobe, which has no attempts
-        steps += [layout.step_number(path.name) for path in layout.step_directories(root)]
+        steps += [number for number, _ in layout.step_directories(root)]
     step = max(number for number in steps if isinstance(number, int)) + 1
     settings = {"msprobe": True, "dump_path": place, "key_data_dump": True, "existing": "resume"}
     probe = Probe.from_config({**settings, "initial_step": step})

@@ -373,11 +373,11 @@ def _assess(
     found = message("demo.found", phase=first.phase, cell=blamed, step=first.step)
     there = (first.phase, first.step) == (fault.phase, fault.from_step + config.initial_step)
     if there and fault.is_named_by(first.cell if first.operator else cell, first.cause):
-        as_planted = "demo.as_planted" if fault.cell_name else "demo.no_cell_computes"
-        return True, (planted, found, message(as_planted))
+        as_planted = "demo.verdict_is" if fault.cell_name else "demo.no_cell_computes"
+        return True, (planted, found, message(as_planted, planted=True))
     if not _recorded(fault, config) and first.phase == fault.phase:
         return True, (planted, found, message("demo.phase_only"))
-    return False, (planted, found, message("demo.otherwise"))
+    return False, (planted, found, message("demo.verdict_is", planted=False))
 
 
 def _recorded(fault: Fault | RolloutFault, config: ProbeConfig) -> bool:

@@ -7,7 +7,6 @@ the other commands, under names of their own.
 from __future__ import annotations
 
 from mindrlhf_msprobe.findings.comparison import (
-    Birth,
     Change,
     CheckFirst,
     Chosen,
@@ -16,6 +15,7 @@ from mindrlhf_msprobe.findings.comparison import (
     Culprit,
     Divergence,
     Earlier,
+    ErrorOrigin,
     Inside,
     NonFinite,
     NotFinite,

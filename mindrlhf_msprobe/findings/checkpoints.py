@@ -98,24 +98,16 @@ class CheckpointComparison:
         differing = [*self.differing]
         shown = [_shown(finding) for finding in differing[:_MOST_LISTED]]
         return {
-            "schema": SCHEMA,
-            "tool": TOOL,
-            "of": "checkpoints",
-            "status": self.status.value,
+            **{"schema": SCHEMA, "tool": TOOL, "of": "checkpoints", "status": self.status.value},
             "a": {"path": self.a, "kind": self.kinds[0]},
             "b": {"path": self.b, "kind": self.kinds[1]},
-            "counts": self.counts,
-            "optimizer": len(self.optimizer),
-            "suspicious": self.suspicious,
-            "elements": self.elements,
-            "first_divergence": shown[0] if shown else None,
-            "differing": shown,
+            **{"counts": self.counts, "optimizer": len(self.optimizer)},
+            **by_names(self, "suspicious", "elements"),
+            **{"first_divergence": shown[0] if shown else None, "differing": shown},
             "differing_not_listed": len(differing) - len(shown),
-            "tolerance": [rule.to_json() for rule in self.rules],
-            "coverage": _said(self.coverage),
-            "notes": _said(self.remarks),
-            "tables": list(self.tables),
-            "fingerprints": dict(self.fingerprints),
+            **by_names(self, "tolerance=rules"),
+            **{"coverage": _said(self.coverage), "notes": _said(self.remarks)},
+            **{"tables": list(self.tables), "fingerprints": dict(self.fingerprints)},
         }
 
     def similarity(self) -> dict[str, Any]:

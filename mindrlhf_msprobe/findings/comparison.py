@@ -180,7 +180,7 @@ class Inside:
 
 
 @dataclass(frozen=True)
-class Birth:
+class ErrorOrigin:
     """The operator that makes an error of what came in as no more than rounding.
 
     Attributes:
@@ -271,7 +271,7 @@ class Divergence:
     operator: str = ""
     cell: str | None = None
     line: str = ""
-    born: Birth | None = None
+    born: ErrorOrigin | None = None
 
     @property
     def is_explained(self) -> bool:

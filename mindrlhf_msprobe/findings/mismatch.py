@@ -63,11 +63,16 @@ class Stage(Shown):
         allowed: the distance of a row that rounding in its cell explains.
         rows: how many rows were compared.
         unequal: how many of them are not equal bit for bit.
-        born: how many rows are further apart than rounding and what entered explain.
+        arising: how many rows are further apart than rounding and what entered explain.
         dtypes: of the rollout's value and of the training's.
         worst: tokens of the rows furthest apart, the worst first.
         lasting: whether the error that began is still there where the cells around it return.
     """
+
+    _shown = (
+        *("cell", "io", "path", "nth", "entered", "apart", "most", "allowed", "rows", "unequal"),
+        *("born=arising", "dtypes", "worst", "lasting"),
+    )
 
     cell: str
     io: str
@@ -79,7 +84,7 @@ class Stage(Shown):
     allowed: float
     rows: int
     unequal: int
-    born: int
+    arising: int
     dtypes: tuple[str, str]
     worst: tuple[Token, ...] = ()
     lasting: bool = True
@@ -313,11 +318,11 @@ class Mismatch:
     log_probs: LogProbs | None = field(default=None, compare=False, repr=False)
 
     @property
-    def births(self) -> tuple[Stage, ...]:
+    def origins(self) -> tuple[Stage, ...]:
         """Where an error begins that lasts, in causal order; without the cells around these."""
         found: list[Stage] = []
         for stage in self.stages:
-            if stage.born and stage.lasting and not any(stage.is_around(s.cell) for s in found):
+            if stage.arising and stage.lasting and not any(stage.is_around(s.cell) for s in found):
                 found.append(stage)
         return tuple(found)
 
@@ -325,7 +330,7 @@ class Mismatch:
         """Return it as plain JSON values."""
         names = ("step", "rank", "rollout", "training", "status", "cause", "rows", "tokens")
         counts = ("saved_aligned", "saved", "sampled_aligned", "sampled_rows")
-        values = ("first", "explanation=said!s", "codes=said", "births", "stages")
+        values = ("first", "explanation=said!s", "codes=said", "births=origins", "stages")
         alone = dict(zip(("rollout", "training"), self.weights_alone))
         return {
             **by_names(self, *names, *counts, *values),

@@ -31,6 +31,11 @@ class Keyword(str, Enum):
         """The exit code of a command that concludes it."""
         return SAME if self.value in _WELL else DIVERGED if self.value in _NOT_WELL else UNDECIDED
 
+    @property
+    def tone(self) -> str:
+        """Whether that is good, bad or unknown: the tone in which a page shows it."""
+        return {SAME: "good", DIVERGED: "bad"}.get(self.exit_code, "unknown")
+
 
 #: Conclusions by what they are to a command; of all others it is not decided.
 _WELL = (

@@ -109,9 +109,14 @@ class Meeting:
             for rank, path in enumerate(self._files)
             if rank not in here or not self._met
         }
-        if not self._met and not self._sees_all(said, ended, ends=ends):
-            here.clear()
-            return False
+        if not self._met:  # say which processes are there, until this was said before
+            ids = [one.get("id") if one else None for one in said.values()]
+            before, self._job = self._job, self._job if None in ids else digest(ids)
+            if before != self._job:
+                self._say(ended, ends=ends)
+            if None in ids or before != self._job:
+                here.clear()
+                return False
         for rank, one in said.items():
             if one is None:  # it has left
                 here[rank] = False
@@ -133,16 +138,6 @@ class Meeting:
                 create(self._decision, {"end": ended})
             return False
         return True
-
-    def _sees_all(self, said: dict[int, Any], ended: int, *, ends: bool) -> bool:
-        """Say which processes are there; return whether this was said before."""
-        ids = [one.get("id") if one else None for one in said.values()]
-        if None in ids:
-            return False
-        before, self._job = self._job, digest(ids)
-        if before != self._job:
-            self._say(ended, ends=ends)
-        return before == self._job
 
     def _part(self) -> None:
         """Decide that ranks meet no more."""

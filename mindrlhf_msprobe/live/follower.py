@@ -19,7 +19,7 @@ from functools import cache, partial
 from typing import Any
 
 from mindrlhf_msprobe.checks.check import Checking
-from mindrlhf_msprobe.checks.loading import all_rules, read_settings
+from mindrlhf_msprobe.checks.loading import all_rules, settings_of
 from mindrlhf_msprobe.checks.views import Step
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.common.processes import framed, take_messages
@@ -120,7 +120,7 @@ class Checks(Observer):
     def __init__(self, task: Task, run: FollowedRun) -> None:
         self._run, self._root, self._rank = run, task.root, task.rank
         rules, _ = all_rules()
-        settings = None if task.rules is None else read_settings(task.rules, rules)
+        settings = None if task.rules is None else settings_of(task.rules, rules)
         self._checking = Checking(run, [rule for rule in rules if rule.live], settings)
         self._file: StepLines[dict[str, Any]] | None = None
         self._reported: set[Any] = set()
@@ -187,14 +187,15 @@ class Metrics(Observer):
             gaps = rollout_gaps(step.sequences(self._rank))
         except Unavailable:  # `trend` says why
             return
-        from mindrlhf_msprobe.report.trends import metric_files, write_metrics
+        from mindrlhf_msprobe.report.trends import metric_files
         from mindrlhf_msprobe.storage.outputs import replaced
 
         for rows, gap, _ in () if self._run.is_thinned_by_now(number) else gaps:
             at = number, self._rank, rows.datum.micro_step
-            paths = metric_files(self._root, at, gap.metrics)
-            with replaced(*paths) as parts:
-                write_metrics(parts, paths, gap.metrics)
+            files = metric_files(self._root, at, gap.metrics)
+            with replaced(*(file.path for file in files)) as parts:
+                for file, part in zip(files, parts):
+                    file.write(part)
 
 
 class Scalars(Observer):
@@ -221,10 +222,11 @@ class Scalars(Observer):
         self._files.close()
 
     def _write(self, series: list[Any]) -> None:
-        from mindrlhf_msprobe.report.trends import write_events
+        from mindrlhf_msprobe.report.trends import scalars_of
 
         for one in series:
-            write_events(self._files, "", one)
+            for scalar in scalars_of(one):
+                self._files.scalar(*scalar)
         self._files.flush()
 
 
@@ -277,7 +279,10 @@ def follow(steps: _Steps, task: Task, report: Callable[[Report], None]) -> None:
         except Exception as error:
             report(_fault(kind.name, error))
     report(Ready())
-    _give_way()
+    # Not as SCHED_IDLE: threads of the training that wake up are put on its processor then, and a
+    # step of 60 ms took 1.10 times as long in three series, with the priority alone 1.00 to 1.03.
+    with suppress(OSError):
+        os.nice(19)
     while not steps.ended:
         received = steps.wait()
         steps.ended = steps.ended or NO_MORE in received
@@ -291,16 +296,6 @@ def follow(steps: _Steps, task: Task, report: Callable[[Report], None]) -> None:
             report(Behind((step,)) if run.is_thinned_by_now(step) else Looked(step))
     _looked(observers, None, report)
     report(Ended())
-
-
-def _give_way() -> None:
-    """Run at the lowest priority.
-
-    Not as SCHED_IDLE: threads of the training that wake up are put on its processor then, and a
-    step of 60 ms took 1.10 times as long in three series, with the priority alone 1.00 to 1.03.
-    """
-    with suppress(OSError):
-        os.nice(19)
 
 
 def _looked(

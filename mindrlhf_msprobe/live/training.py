@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from mindrlhf_msprobe.checks.loading import all_rules, imported, read_settings
+from mindrlhf_msprobe.checks.loading import all_rules, imported, settings_of
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import spans
 from mindrlhf_msprobe.config import RECORD, STOP, WARN, ProbeConfig
@@ -62,7 +62,7 @@ class Live:
         if config.tensorboard and find_spec("tensorboardX") is None:
             raise UsageError.saying("trend.no_tensorboardx", why="tensorboardX")
         if config.on_finding and config.rules:
-            read_settings(config.rules, all_rules()[0])  # says what is wrong while nothing runs
+            settings_of(config.rules, all_rules()[0])  # says what is wrong while nothing runs
         self._config = config
         self._fault: FaultSink = _logged
         self._not_observed: Callable[[Message], None] | None = None
@@ -122,8 +122,6 @@ class Live:
             if self._process is not None and step is not None:
                 with Counted(self._fault, _LIVE):
                     self._announce(self._process, step)
-                    if self._config.compare_to and self._config.on_divergence != WARN:
-                        self._wait_for(self._process, step)
             self.look()
             self._hand_over()
             self._ends = self._stops and self._is_last()
@@ -137,12 +135,11 @@ class Live:
         self._waiting.add(step)
         if process.ended or not process.announce(step):
             self._leave_out([step])
-
-    def _wait_for(self, process: Follower, step: int) -> None:
-        """Wait until a step was looked at: what it leads to concerns the next one."""
-        until = time.monotonic() + _PATIENCE
-        while step in self._waiting and not process.ended and time.monotonic() < until:
-            self._take(process.reports(until - time.monotonic()))
+        if self._config.compare_to and self._config.on_divergence != WARN:
+            # Until it was looked at: what it leads to concerns the next one.
+            until = time.monotonic() + _PATIENCE
+            while step in self._waiting and not process.ended and time.monotonic() < until:
+                self._take(process.reports(until - time.monotonic()))
 
     def look(self) -> None:
         """Log what was found since, and count what went wrong; waits for nothing."""

@@ -157,7 +157,7 @@ def _leaves(value: Any, keys: Keys) -> Iterator[tuple[Keys, Any]]:
 def _shown(name: Any, value: Any) -> str | None:
     if value is _ABSENT:
         return None
-    return WITHHELD if is_secret_key(str(name)) else str(value)[:_MOST_SHOWN]
+    return WITHHELD if is_secret_key(str(name)) else str(value)[:_MOST_SHOWN] or '""'
 
 
 def _variables(path: Path) -> dict[str, str]:
@@ -193,4 +193,5 @@ def git(*arguments: str, directory: Path | None = None) -> subprocess.CompletedP
             ["git", *arguments], cwd=directory, capture_output=True, text=True, check=False
         )
     except OSError as error:
-        raise UsageError.saying("error.hunt_no_git", why=error.strerror or error) from None
+        why = error.strerror or error
+        raise UsageError.saying("collect.not_started", program="git", why=why) from None

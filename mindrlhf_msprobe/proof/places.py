@@ -100,7 +100,7 @@ class Given:
     def agrees(self, changed: Changed) -> bool:
         """Return whether a part of a cell was computed of what is A's, where it first changed.
 
-        Otherwise it may be A's own computation of something else, and says nothing of the cell.
+        If it was not, it may be A's computation of something else, and says nothing of the cell.
         """
         at = (min(changed.steps), changed.phase, changed.entry)
         parts = _COMPUTED_OF.get(changed.what or "", ())

@@ -238,7 +238,8 @@ class _Rounds:
             if not new:
                 why = message("proof.still_there")
                 return self._end(self._partly(), why, remaining=where)
-            if any(one.place.entries for one in new) and _is_compiled(open_run(self._of.b)):
+            of_graph = all(one.whole.of_weights or one.place.replaces for one in new)
+            if not of_graph and _is_compiled(open_run(self._of.b)):
                 return self._end(self._partly(), message("proof.compiled"), remaining=where)
             self._tried += new
             trial = self._make("graft", number, self._settings(tensors))
@@ -454,7 +455,7 @@ class _Rounds:
 
 
 def _is_compiled(run: Run) -> bool:
-    """Return whether graphs were compiled of a run's networks, into which nothing can be put."""
+    """Return whether graphs were compiled of a run's networks, which take parameters alone."""
     return any(
         (file.device or {}).get("mode") == "graph" and (file.environment or {}).get("MS_JIT") != "0"
         for file in run.run_files

@@ -24,22 +24,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import Phase
-from mindrlhf_msprobe.replay.disturb import (
-    ADD_NOISE,
-    CHANGE_VALUE,
-    DISTURBANCES,
-    FORMATS,
-    IMPROVE_PRECISION,
-    NO_CHANGE,
-    bits_of,
-    coarsest_of,
-    ends_exchanged,
-    is_mask,
-    is_order_free,
-    judge,
-    relative_change,
-    values_of,
-)
+from mindrlhf_msprobe.replay import disturb
 from mindrlhf_msprobe.replay.held import (
     PLAIN,
     CannotRepeatError,
@@ -250,12 +235,14 @@ class _Repeated(HeldCall):
         self._dtypes |= {str(parameter.dtype) for parameter in parameters}
         self._order_free = (
             isinstance(call, OperatorCall)
-            and self._mode == CHANGE_VALUE
+            and self._mode == disturb.CHANGE_VALUE
             and not self._backward
-            and is_order_free(call.operator.full_name)
+            and disturb.is_order_free(call.operator.full_name)
         )
         self._refused: CannotRepeatError | None = None
-        self._kernels = OwnKernels(settled=self._mode == NO_CHANGE, differentiated=self._backward)
+        self._kernels = OwnKernels(
+            settled=self._mode == disturb.NO_CHANGE, differentiated=self._backward
+        )
         self._first: Results = {}
 
     def operator_begins(self, call: OperatorCall) -> None:
@@ -295,12 +282,12 @@ class _Repeated(HeldCall):
             return None
         first = dict(tensors_in(output))
         self._dtypes |= {str(tensor.dtype) for tensor in first.values()}
-        exact = self._mode == NO_CHANGE  # then whole numbers count, too
-        judged = {p: t for p, t in first.items() if exact or str(t.dtype) in FORMATS}
+        exact = self._mode == disturb.NO_CHANGE  # then whole numbers count, too
+        judged = {p: t for p, t in first.items() if exact or str(t.dtype) in disturb.FORMATS}
         found = _results(judged.items())
         self._first = {path: one for path, one in found.items() if one[1] is not None}
         # A kernel that is not there ends what MindSpore is differentiating.
-        improves = self._mode == IMPROVE_PRECISION and can_be_higher(self._coarsest)
+        improves = self._mode == disturb.IMPROVE_PRECISION and can_be_higher(self._coarsest)
         if improves and not self._fixes and gradients_flow():
             self._phase.wait(self, self._phase.until_computed)
             return None
@@ -375,15 +362,15 @@ class _Repeated(HeldCall):
 
     @property
     def _runs(self) -> int:
-        return self._config.fuzz_runs if self._mode == NO_CHANGE else 1
+        return self._config.fuzz_runs if self._mode == disturb.NO_CHANGE else 1
 
     @property
     def _coarsest(self) -> str:
-        return coarsest_of(sorted(self._dtypes))
+        return disturb.coarsest_of(sorted(self._dtypes))
 
     def _higher(self) -> Higher | None:
         """Return what computes in a higher precision, where that is what disturbs."""
-        if self._mode != IMPROVE_PRECISION:
+        if self._mode != disturb.IMPROVE_PRECISION:
             return None
         if not can_be_higher(self._coarsest):
             raise CannotRepeatError.saying("benchmark.nothing_to_improve")
@@ -396,7 +383,7 @@ class _Repeated(HeldCall):
 
     def _disturbed(self) -> dict[int, np.ndarray]:
         """Return the tensors among the inputs that are disturbed, with their new bits."""
-        if self._mode not in DISTURBANCES:
+        if self._mode not in disturb.DISTURBANCES:
             return {}
         tensors, floating = self.held.tensors, self._floating
         axis = None  # over which an operator reduces; None: all of them
@@ -406,12 +393,12 @@ class _Repeated(HeldCall):
             axis = axis[0] if isinstance(axis, (tuple, list)) and axis else axis
             axis = None if isinstance(axis, bool) or not isinstance(axis, int) else axis
         found = {}
-        for n in [n for n in floating if not is_mask(tensors[n].values())] or floating:
+        for n in [n for n in floating if not disturb.is_mask(tensors[n].values())] or floating:
             bits = tensors[n].elements
             if axis is not None and -bits.ndim <= axis < bits.ndim:
-                other = ends_exchanged(bits, axis)
+                other = disturb.ends_exchanged(bits, axis)
             else:
-                other = DISTURBANCES[self._mode](bits, tensors[n].dtype)
+                other = disturb.DISTURBANCES[self._mode](bits, tensors[n].dtype)
             if not np.array_equal(other, bits):
                 found[n] = other
         if not found:
@@ -432,12 +419,14 @@ class _Repeated(HeldCall):
                 instead = _like(output, again)
             after = self._outputs(again)
             rows = self._rows(self._first, after, disturbed, self._mode)
-            if self._mode == NO_CHANGE and self._kernels.used:
+            if self._mode == disturb.NO_CHANGE and self._kernels.used:
                 # The training's own objects may cut differently: that is no more than rounding.
-                rounded = self._rows(self._first, after, disturbed, ADD_NOISE)
+                rounded = self._rows(self._first, after, disturbed, disturb.ADD_NOISE)
                 exact = self._outputs(self._run({}))
-                rows = self._rows(after, exact, disturbed, NO_CHANGE)
-                rows += [r for r in rounded if r["dtype"] in FORMATS and not r["consistent"]]
+                rows = self._rows(after, exact, disturbed, disturb.NO_CHANGE)
+                rows += [
+                    r for r in rounded if r["dtype"] in disturb.FORMATS and not r["consistent"]
+                ]
             _keep_worst(worst, rows)
         self._phase.add([*worst.values()])
         return instead
@@ -464,14 +453,14 @@ class _Repeated(HeldCall):
         coarsest, tensors = self._coarsest, self.held.tensors
         by = 0.0
         for n, bits in disturbed.items():
-            after_it = values_of(bits, tensors[n].dtype)
-            by = max(by, relative_change(tensors[n].values(), after_it))
+            after_it = disturb.values_of(bits, tensors[n].dtype)
+            by = max(by, disturb.relative_change(tensors[n].values(), after_it))
         rows = []
         for index, (path, (dtype, first)) in enumerate(before.items()):
             second = after[path][1]
             if first is None or second is None or first.shape != second.shape:
                 continue
-            found = judge(
+            found = disturb.judge(
                 first,
                 second,
                 dtype=dtype,
@@ -542,7 +531,7 @@ class _Repeated(HeldCall):
         def computed(*tensors: Tensor) -> Any:
             args, kwargs = self.held.rebuilt(dict(zip(floating, tensors)))
             output = self._computed(args, kwargs, higher)
-            outputs = [t for _, t in tensors_in(output) if str(t.dtype) in FORMATS]
+            outputs = [t for _, t in tensors_in(output) if str(t.dtype) in disturb.FORMATS]
             if not outputs:
                 raise CannotRepeatError.saying("benchmark.no_output")
             return tuple(outputs) if len(outputs) > 1 else outputs[0]
@@ -617,7 +606,7 @@ def _like(output: Any, again: Any) -> Any:
             kind = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
             raise CannotRepeatError.saying("benchmark.output_object", kind=kind)
         second = next(after, None)
-        if second is None or second.shape != leaf.shape or str(leaf.dtype) not in FORMATS:
+        if second is None or second.shape != leaf.shape or str(leaf.dtype) not in disturb.FORMATS:
             return leaf
         return second if second.dtype == leaf.dtype else second.astype(leaf.dtype)
 
@@ -631,8 +620,8 @@ def _results(tensors: Iterable[tuple[str, Tensor]]) -> Results:
 def _values(tensor: Tensor) -> np.ndarray | None:
     """Return the elements of a tensor of numbers; None of others."""
     host = to_host(tensor)
-    if host.dtype in FORMATS:
-        return values_of(bits_of(np.array(host.array), host.dtype), host.dtype)
+    if host.dtype in disturb.FORMATS:
+        return disturb.values_of(disturb.bits_of(np.array(host.array), host.dtype), host.dtype)
     return np.array(host.array) if host.array.dtype.kind in "biu" else None
 
 

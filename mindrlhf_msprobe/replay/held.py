@@ -26,15 +26,8 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from mindrlhf_msprobe.capture.cells import named_cells
+from mindrlhf_msprobe.capture.framework import private
 from mindrlhf_msprobe.capture.framework.hooks import unseen
-from mindrlhf_msprobe.capture.framework.private import (
-    CASTING,
-    HOOK_PREFIX,
-    OF_EVERY_CELL,
-    close_cast,
-    no_gradients,
-    not_on_top,
-)
 from mindrlhf_msprobe.capture.opening.observer import (
     CallObserver,
     CellCall,
@@ -87,25 +80,20 @@ class _Attributes:
                 del attributes[name]
         for name, held in self._held.items():
             container = self._values[name]
-            if not _same_items(container, held):
+            if isinstance(held, dict):
+                same = all(container.get(key, _ABSENT) is value for key, value in held.items())
+            elif isinstance(held, set):
+                same = container == held
+            else:
+                same = all(a is b for a, b in zip(container, held))
+            if not same or len(container) != len(held):
                 container.clear()
                 with suppress(AttributeError):
                     container.extend(held) if isinstance(held, list) else container.update(held)
 
 
 def _is_of_every_cell(name: str) -> bool:
-    return name in OF_EVERY_CELL or name.startswith(HOOK_PREFIX) or name[:2] == "__"
-
-
-def _same_items(container: Any, held: Any) -> bool:
-    """Return whether a container holds the very same objects."""
-    if len(container) != len(held):
-        return False
-    if isinstance(held, dict):
-        return all(container.get(name, _ABSENT) is value for name, value in held.items())
-    if isinstance(held, set):
-        return bool(container == held)
-    return all(a is b for a, b in zip(container, held))
+    return name in private.OF_EVERY_CELL or name.startswith(private.HOOK_PREFIX) or name[:2] == "__"
 
 
 class State:
@@ -156,18 +144,18 @@ class State:
         try:
             with ExitStack() as contexts:
                 for cell in self._cells:  # one that takes itself for what is differentiated ends it
-                    contexts.enter_context(not_on_top(cell))
+                    contexts.enter_context(private.not_on_top(cell))
                 if not differentiated:
-                    contexts.enter_context(no_gradients())
+                    contexts.enter_context(private.no_gradients())
                 yield
         except Exception as error:
             # MindSpore leaves the casts of cells with `to_float` on that an exception passes.
             trace = error.__traceback__
             while trace is not None:
-                if trace.tb_frame.f_code is CASTING:
+                if trace.tb_frame.f_code is private.CASTING:
                     cell = trace.tb_frame.f_locals.get("self")
                     if getattr(cell, "mixed_precision_type", None) is not None:
-                        close_cast()
+                        private.close_cast()
                 trace = trace.tb_next
             raise
         finally:
@@ -188,7 +176,7 @@ class State:
         for parameter, elements in self._parameters.values():
             now = np.asarray(to_host(parameter).array)
             if now.shape != elements.shape or now.tobytes() != elements.tobytes():
-                with no_gradients():  # in place: others may share its memory
+                with private.no_gradients():  # in place: others may share its memory
                     ops.assign(parameter, tensor_of(elements, str(parameter.dtype)))
 
 

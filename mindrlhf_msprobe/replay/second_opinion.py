@@ -25,6 +25,7 @@ from mindrlhf_msprobe.capture.tensors.summary import is_tensor
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.phases import Phase
+from mindrlhf_msprobe.replay import second_run
 from mindrlhf_msprobe.replay.held import (
     CannotRepeatError,
     Drawn,
@@ -38,16 +39,6 @@ from mindrlhf_msprobe.replay.kinds import draws, in_place
 from mindrlhf_msprobe.replay.precise.allowance import Judgement, Opinion, by_reach, judge
 from mindrlhf_msprobe.replay.precise.tape import Gradients, Precision, fitted
 from mindrlhf_msprobe.replay.precise.values import Value, leaves_of, replaced
-from mindrlhf_msprobe.replay.second_run import (
-    SecondRun,
-    computes_floats,
-    construct_of,
-    has_librarys_bprop,
-    host_values,
-    is_first_run,
-    only_looks,
-    precision_of,
-)
 from mindrlhf_msprobe.storage.step_lines import TensorOpinion, opinion_lines
 
 if TYPE_CHECKING:
@@ -143,7 +134,7 @@ class SecondOpinion(Repeating):
             return Running(self, call, None)
         written = call.args[0] if call.args and in_place(call.operator.name) else None
         is_tensor = isinstance(written, Tensor) and not isinstance(written, Parameter)
-        before = host_values(written) if is_tensor else None
+        before = second_run.host_values(written) if is_tensor else None
         return self._hold(JudgedCall(entry, call, before=before, repeats=repeats))
 
     def _hold(self, held: JudgedCall) -> Running:
@@ -164,7 +155,7 @@ class SecondOpinion(Repeating):
 
     def _operator_ran(self, call: OperatorCall, output: Any, held: JudgedCall | None) -> None:
         """Tell the calls around an operator what it did, and whether it is looked at alone."""
-        computes, is_random = computes_floats(call, output), draws(call.operator.name)
+        computes, is_random = second_run.computes_floats(call, output), draws(call.operator.name)
         for one in self.running:
             one.met += computes
         if held is not None:
@@ -172,7 +163,7 @@ class SecondOpinion(Repeating):
         elif computes and not is_random:
             for one in self.running:
                 one.alone = True
-        if not only_looks(call.operator):
+        if not second_run.only_looks(call.operator):
             # Uses of parameters, but of what returns one as it is given, as a cast may.
             flow, returned = gradients_flow(), {id(leaf) for leaf in leaves_of(output)}
             for leaf in leaves_of([call.args, call.kwargs]):
@@ -182,7 +173,9 @@ class SecondOpinion(Repeating):
                     for one in self.running:
                         one.uses[id(leaf)] += 1
         if is_random and self.running:
-            drawn = replaced(output, lambda x: host_values(x) if isinstance(x, Tensor) else x)
+            drawn = replaced(
+                output, lambda x: second_run.host_values(x) if isinstance(x, Tensor) else x
+            )
             for one in self.running:
                 one.drawn.append(Drawn(call.operator, (), drawn))
 
@@ -205,7 +198,7 @@ class SecondOpinion(Repeating):
         self._say(call.entry, call, began, judged, message("second.unseen") if unseen else None)
         if not gradients_flow():
             call.run = None
-            if is_first_run():
+            if second_run.is_first_run():
                 self._to_repeat.add(call.entry)
             return
         # Until its gradients have come.
@@ -232,7 +225,7 @@ class SecondOpinion(Repeating):
             return
         began = time.perf_counter()
         judged, why = [], None
-        by_bprop = call.cell is not None and has_librarys_bprop(call.cell)
+        by_bprop = call.cell is not None and second_run.has_librarys_bprop(call.cell)
         try:
             judged = (self._judged_bprop if by_bprop else self._judged_gradients)(entry, call)
         except CannotRepeatError as error:
@@ -255,15 +248,17 @@ class SecondOpinion(Repeating):
 
     def _computed_again(self, call: JudgedCall) -> list[tuple[str, Judgement]]:
         given = call.call
-        precision = precision_of(
+        precision = second_run.precision_of(
             call.cell, given.args, given.kwargs, call.output, declared=self._declared
         )
         call.precision = precision
-        run = SecondRun(precision, call.drawn, seed=_seed(call.entry), dtype=self._dtype)
+        run = second_run.SecondRun(precision, call.drawn, seed=_seed(call.entry), dtype=self._dtype)
         if isinstance(given, CellCall):
             assert call.state is not None
             with call.state.again():
-                outputs = run.run(construct_of(given.cell), given.args, given.kwargs, given.cell)
+                outputs = run.run(
+                    second_run.construct_of(given.cell), given.args, given.kwargs, given.cell
+                )
         else:
             outputs = run.run_operator(given, call.before)
         call.run, call.state = run, None
@@ -278,7 +273,7 @@ class SecondOpinion(Repeating):
         for leaf, value in zip(leaves, outputs):
             if not isinstance(leaf, Tensor) or value is None:
                 continue
-            actual = host_values(leaf)
+            actual = second_run.host_values(leaf)
             found = judge(actual, value.draws, precision)
             found = _doubted(found, call)
             if value.floating and value.exact.size:
@@ -336,7 +331,7 @@ class SecondOpinion(Repeating):
         if given.kwargs or not all(map(is_tensor, given.args)):
             raise CannotRepeatError.saying("second.own_bprop")
         arguments = *given.args, call.output, call.gradients_of_output()
-        run = SecondRun(call.precision, seed=_seed(entry), dtype=self._dtype)
+        run = second_run.SecondRun(call.precision, seed=_seed(entry), dtype=self._dtype)
         with said_where_it_raises(_raised), State(cell, by_formula=True).again():
             values = run.run(cell.bprop, arguments, {}, cell)
         found = dict(zip(map(id, given.args), values)) if len(values) == len(given.args) else {}

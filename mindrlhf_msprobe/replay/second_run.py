@@ -32,28 +32,12 @@ from mindrlhf_msprobe.capture.operators.interception import (
 )
 from mindrlhf_msprobe.capture.operators.inventory import Operator, Replaced
 from mindrlhf_msprobe.capture.tensors.summary import to_host
+from mindrlhf_msprobe.replay import kinds
 from mindrlhf_msprobe.replay.held import CannotRepeatError, Drawn, DrawnAgain
 from mindrlhf_msprobe.replay.kernels import NoAnswerError, by_kernel
-from mindrlhf_msprobe.replay.kinds import (
-    communicates,
-    draws,
-    in_place,
-    is_copy,
-    is_norm,
-    out_of_place,
-    passes_gradients,
-    writes,
-)
+from mindrlhf_msprobe.replay.precise import tape
 from mindrlhf_msprobe.replay.precise.formulas import NoFormulaError
 from mindrlhf_msprobe.replay.precise.formulas.answering import answer, has_formula
-from mindrlhf_msprobe.replay.precise.tape import (
-    PRECISIONS,
-    Gradients,
-    Precision,
-    Tape,
-    backward,
-    lowest_precision,
-)
 from mindrlhf_msprobe.replay.precise.values import (
     NoGradientError,
     Value,
@@ -95,7 +79,7 @@ def only_looks(operator: Operator) -> bool:
 def computes_floats(call: OperatorCall, output: Any) -> bool:
     """Return whether floating numbers are computed: not whole ones, shapes, or copies of others."""
     operator = call.operator
-    if only_looks(operator) or is_copy(operator.kind, operator.name):
+    if only_looks(operator) or kinds.is_copy(operator.kind, operator.name):
         return False
     leaves = leaves_of([call.args, call.kwargs, output])
     return any(
@@ -114,13 +98,13 @@ def writes_in_place(call: OperatorCall) -> bool:
     operator, told = call.operator, call.kwargs.get("inplace")
     if operator.name in _TOLD_TO_WRITE and (told or True in call.args[1:]):
         return True
-    if in_place(operator.name) or "out" in call.kwargs:
+    if kinds.in_place(operator.name) or "out" in call.kwargs:
         return True
-    known = is_norm(operator.name) or has_formula(operator.kind, operator.name)
-    return writes(operator.name) and not known
+    known = kinds.is_norm(operator.name) or has_formula(operator.kind, operator.name)
+    return kinds.writes(operator.name) and not known
 
 
-def precision_of(cell: nn.Cell | None, *values: Any, declared: str = "") -> Precision:
+def precision_of(cell: nn.Cell | None, *values: Any, declared: str = "") -> tape.Precision:
     """Return the lowest precision of tensors, of a cell's parameters, and of what is declared."""
     names = [declared] if declared else []
     tensors = [leaf for value in values for leaf in leaves_of(value) if isinstance(leaf, Tensor)]
@@ -130,7 +114,7 @@ def precision_of(cell: nn.Cell | None, *values: Any, declared: str = "") -> Prec
             names += [str(attributes.get(name, "")).lower() for name in _DECLARED]
             names += [dtype for flag, dtype in _TO_FLOAT.items() if attributes.get(flag) is True]
     names += {str(tensor.dtype).lower() for tensor in tensors}
-    return lowest_precision(names)
+    return tape.lowest_precision(names)
 
 
 def dtype_of(leaves: Sequence[Any]) -> str:
@@ -141,13 +125,13 @@ def dtype_of(leaves: Sequence[Any]) -> str:
     for leaf in leaves:
         if not isinstance(leaf, (Tensor, str, int, float, type(None))):
             name = dtype_name(leaf)
-            if name in PRECISIONS:
+            if name in tape.PRECISIONS:
                 return name
     names = {str(leaf.dtype).lower() for leaf in leaves if isinstance(leaf, Tensor)}
-    names &= {*PRECISIONS}
+    names &= {*tape.PRECISIONS}
     if names == {"float16", "bfloat16"} or not names:
         return "float32"
-    return min(names, key=lambda name: PRECISIONS[name].unit)
+    return min(names, key=lambda name: tape.PRECISIONS[name].unit)
 
 
 def host_values(tensor: Tensor) -> np.ndarray:
@@ -175,13 +159,13 @@ class SecondRun:
 
     def __init__(
         self,
-        precision: Precision,
+        precision: tape.Precision,
         drawn: Sequence[Drawn] = (),
         *,
         seed: int = 0,
         dtype: Any = np.float64,
     ) -> None:
-        self.tape = Tape(precision, seed=seed, dtype=dtype)
+        self.tape = tape.Tape(precision, seed=seed, dtype=dtype)
         self._drawn = DrawnAgain(drawn)
         self._known: dict[int, tuple[Any, Value]] = {}  # by id of the tensor, which is held
         self._own: set[int] = set()  # made by this run
@@ -269,10 +253,10 @@ class SecondRun:
 
     def gradients(
         self, arriving: Sequence[tuple[Value, np.ndarray]], wanted: Sequence[Value]
-    ) -> Gradients:
+    ) -> tape.Gradients:
         """Return the gradients of values, given those that arrive at outputs."""
         pairs = [(value, self.tape.value(gradient)) for value, gradient in arriving]
-        return backward(self.tape, pairs, wanted)
+        return tape.backward(self.tape, pairs, wanted)
 
     # --- tensors and what is known of them -----------------------------------------------------
 
@@ -316,9 +300,9 @@ class SecondRun:
     def _handle(self, *given: Any) -> Any:
         call = OperatorCall(*given)
         operator = call.operator
-        if communicates(operator.kind, operator.name):
+        if kinds.communicates(operator.kind, operator.name):
             raise CannotRepeatError.saying("second.communicates", operator=operator.full_name)
-        if draws(operator.name):
+        if kinds.draws(operator.name):
             return self._drawn_before(call)
         if writes_in_place(call):
             return self._written(call)
@@ -389,7 +373,7 @@ class SecondRun:
         """
         operator, args = call.operator, call.args
         target = args[0] if args else None
-        known = in_place(operator.name) and operator.kind != "Primitive"
+        known = kinds.in_place(operator.name) and operator.kind != "Primitive"
         if not operator.name.startswith("__"):  # on some devices it returns what it should write
             known = known and alone
         of_own = id(target) in self._own and id(target) not in self._viewed
@@ -397,7 +381,7 @@ class SecondRun:
             given: tuple[Any, ...] = self._lifted(args)
             named: dict[str, Any] = self._lifted(call.kwargs)
             with suppress(NoFormulaError, ValueError, IndexError, KeyError):
-                name = out_of_place(operator.name)
+                name = kinds.out_of_place(operator.name)
                 value = answer(self.tape, operator.kind, name, given, named, None)
                 if isinstance(value, Value) and value.shape == target.shape:
                     # What Python sees of it is of before.
@@ -413,7 +397,7 @@ class SecondRun:
             raise CannotRepeatError.saying("second.random", operator=operator.full_name)
         before = drawn.output
         if "dropout" not in operator.name.lower():
-            if in_place(operator.name):
+            if kinds.in_place(operator.name):
                 raise CannotRepeatError.saying("second.in_place", operator=operator.full_name)
             made = replaced(before, lambda leaf: self._draw(leaf, call))
             return self._lowered(made, dtype_of(leaves_of([args, kwargs])))
@@ -449,7 +433,7 @@ class SecondRun:
     def _draw(self, leaf: Any, call: OperatorCall) -> Any:
         """Return what was drawn; what gradient of it flows to what it was drawn of is not known."""
         value, name = self._constant(leaf), call.operator.full_name
-        if not isinstance(value, Value) or not passes_gradients(call.operator.name):
+        if not isinstance(value, Value) or not kinds.passes_gradients(call.operator.name):
             return value
 
         def pull(*_: Value) -> Any:
@@ -589,12 +573,9 @@ def defined_function(module: ModuleType, name: str) -> Callable[..., Any] | None
             tree = ast.parse(source.read())
     except (OSError, SyntaxError, ValueError):
         return None
-    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
-    if len(found) == 1 and not found[0].decorator_list:
-        made: dict[str, Any] = {}
-        code = compile(ast.Module([*found], []), f"{module.__file__}", "exec")
-        exec(code, vars(module), made)
-        function: Callable[..., Any] = made[name]
+    defined = _definition(tree, name)
+    if defined is not None and not defined.decorator_list:
+        function: Callable[..., Any] = _executed(defined, module)[name]
         return function
     for node in (n for n in tree.body if isinstance(n, ast.ImportFrom) and not n.level):
         for alias in node.names:
@@ -625,31 +606,33 @@ def _as_defined(kind: type, found: Any) -> Any:
         return found
     try:
         with open(file, encoding="utf-8") as source:
-            defined = _definition(ast.parse(source.read()), kind.__qualname__)
+            defined = _definition(ast.parse(source.read()), f"{kind.__qualname__}.construct")
         if defined is None or defined.decorator_list:
             return found
-        return _made(defined, kind, file, vars(module))
+        # In it `super()` is that of its class.
+        maker = ast.parse("def make(__class__):\n    return construct").body[0]
+        assert isinstance(maker, ast.FunctionDef)
+        maker.body.insert(0, defined)
+        return _executed(ast.fix_missing_locations(maker), module)["make"](kind)
     except (OSError, SyntaxError, ValueError, NameError):
         return found
 
 
 def _definition(tree: ast.Module, qualname: str) -> ast.FunctionDef | None:
+    """Return the one function that a source defines under a name; None without it."""
     body: list[ast.stmt] = tree.body
-    for name in qualname.split("."):
-        found = [n for n in body if isinstance(n, ast.ClassDef) and n.name == name]
+    *around, name = qualname.split(".")
+    for of_class in around:
+        found = [n for n in body if isinstance(n, ast.ClassDef) and n.name == of_class]
         if len(found) != 1:
             return None
         body = found[0].body
-    functions = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == "construct"]
+    functions = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == name]
     return functions[0] if len(functions) == 1 else None
 
 
-def _made(defined: ast.FunctionDef, kind: type, file: str, names: dict[str, Any]) -> Any:
-    """Return the function of a definition, in which `super()` is that of its class."""
-    maker = ast.parse("def make(__class__):\n    return construct").body[0]
-    assert isinstance(maker, ast.FunctionDef)
-    maker.body.insert(0, defined)
-    ast.fix_missing_locations(maker)
+def _executed(defined: ast.FunctionDef, module: ModuleType) -> dict[str, Any]:
+    """Return what a definition makes in a module, by name."""
     made: dict[str, Any] = {}
-    exec(compile(ast.Module([maker], []), file, "exec"), names, made)
-    return made["make"](kind)
+    exec(compile(ast.Module([defined], []), f"{module.__file__}", "exec"), vars(module), made)
+    return made

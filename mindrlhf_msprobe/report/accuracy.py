@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,15 @@ from mindrlhf_msprobe.findings.accuracy import (
     Accuracy,
     AccuracyResult,
     RankedTensor,
+    ReplayedOperator,
     ReplayedOperators,
 )
 from mindrlhf_msprobe.report.answer import Lines, capped
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import CLOSE, DIFFERS, PLAIN, SUSPICIOUS, Column, Sheet
 from mindrlhf_msprobe.report.terminal import padded
-from mindrlhf_msprobe.report.xlsx import AnswerFiles, workbook_in, write_xlsx
-from mindrlhf_msprobe.storage.outputs import Output, written
+from mindrlhf_msprobe.report.xlsx import AnswerFiles, workbook, workbook_path
+from mindrlhf_msprobe.storage.outputs import Output
 
 _MOST_ROWS = 12
 _MOST_REASONS = 6
@@ -49,19 +51,19 @@ def lines_of(found: AccuracyResult) -> Lines:
     lines.append(say("accuracy.counts", found, **counts))
     if found.gaps and found.status is Accuracy.WRONG:
         lines.append(say("accuracy.unchecked", found, **gaps))
-    lines += [say("accuracy.ranked"), capped(found.ranked, _MOST_ROWS, show=_row)]
+    ranked = (
+        f"{padded(say(f'accuracy.is_{one.opinion.value}'), 10)}"
+        f"{one.worst.ratio:>10.3g} {one.worst.error:>10.2g}  {one.precision:<9}"
+        f"{shortened(_named(one), _LONGEST)}"
+        for one in found.ranked
+    )
+    lines += [say("accuracy.ranked"), capped(ranked, _MOST_ROWS)]
     missing = sorted(found.not_computed, key=lambda one: not one.needed)
     lines += capped(missing, _MOST_REASONS, show=partial(say, "accuracy.not_computed"))
     if found.problems:
         lines.append(say("checks.not_read", count=len(found.problems)))
         lines.append([*map(in_words, found.problems[:_MOST_REASONS])])
     return lines
-
-
-def _row(one: RankedTensor) -> str:
-    opinion = say(f"accuracy.is_{one.opinion.value}")
-    numbers = f"{one.worst.ratio:>10.3g} {one.worst.error:>10.2g}  {one.precision:<9}"
-    return f"{padded(opinion, 10)}{numbers}{shortened(_named(one), _LONGEST)}"
 
 
 def _named(one: RankedTensor) -> str:
@@ -128,11 +130,9 @@ def replayed_lines(table: ReplayedOperators) -> Lines:
     lines: list[Any] = [say("replay.table_title", table, calls=len(verdicts))]
     shown: list[Any] = []
     for one in table.operators[:_MOST_SHOWN]:
-        shown.append(say("replay.row", one, verdict=say(f"replay.{one.verdict}")))
-        under = [shortened(note, _LONGEST_NOTE) for note in one.notes[:2]]
-        if one.share is not None:
-            under.insert(0, say("replay.apart", one))
-        shown.append(under)
+        notes = [shortened(note, _LONGEST_NOTE) for note in one.notes[:2]]
+        apart = [] if one.share is None else [say("replay.apart", one)]
+        shown += [say("replay.row", one, verdict=say(f"replay.{one.verdict}")), [*apart, *notes]]
     if (left := len(table.operators) - _MOST_SHOWN) > 0:
         shown.append(say("replay.more", count=left))
     lines.append(shown)
@@ -165,29 +165,15 @@ _COLUMNS = (
 _REPLAYED_COLOURS = {"wrong": DIFFERS, "undecided": SUSPICIOUS}
 
 
-def write_replayed(table: ReplayedOperators, output: Path) -> Path:
-    """Write the workbook and return its path.
-
-    Args:
-        output: the file where it ends in .xlsx; else the directory, in which it is replay.xlsx.
-
-    Raises:
-        RunError: it cannot be written there.
-    """
-    file = replayed_of(output)
-    sheet = Sheet.of_items(
-        *("operators", _COLUMNS, table.operators),
-        lambda one: _REPLAYED_COLOURS.get(one.verdict, PLAIN),
-    )
-    with written(file, runs=[table.run]) as (part,):
-        write_xlsx(part, [sheet])
-    return file.path
-
-
-def replayed_of(output: Path) -> Output:
+def replayed_at(output: Path, operators: Sequence[ReplayedOperator] = ()) -> Output:
     """Return the workbook: the file where its name ends in .xlsx, else one in the directory.
 
     Raises:
         OutputError: it is no directory.
     """
-    return workbook_in(output, FILE, _COLUMNS)
+
+    def sheets() -> list[Sheet]:
+        columns = ("operators", _COLUMNS, operators)
+        return [Sheet.of_items(*columns, lambda one: _REPLAYED_COLOURS.get(one.verdict, PLAIN))]
+
+    return workbook(workbook_path(output, FILE), _COLUMNS, sheets)

@@ -35,10 +35,10 @@ def facts_of(found: CheckpointComparison) -> list[Fact]:
     agreeing = {"of those that agree, suspicious": found.suspicious, "elements": found.elements}
     facts += [Fact("count", row=("counts", *one)) for one in {**found.counts, **agreeing}.items()]
     for text in map(text_of, found.coverage):
-        line = say("checkpoint.coverage", what=text)
+        line = say("console.not_compared", line=text)
         facts.append(Fact("rest", line, ("not compared", None, text)))
     for text in map(text_of, found.remarks):
-        facts.append(Fact("rest", say("checkpoint.remark", what=text), ("note", None, text)))
+        facts.append(Fact("rest", say("console.note", line=text), ("note", None, text)))
     for rule in found.rules:
         row = ("tolerance", rule.rule, rule.records)
         facts.append(Fact("rest", say("checkpoint.rule", rule), row))
@@ -58,8 +58,8 @@ def lines_of(found: CheckpointComparison, seconds: float) -> Lines:
         *(fact.line for fact in facts if fact.about == "side"),
         *_group("differing", [f for f in differing if f.status not in _ALONE]),
     ]
-    for status in _ALONE:
-        lines += _group(status.value, [f for f in differing if f.status is status])
+    for side, status in zip("AB", _ALONE):
+        lines += _group("alone", [f for f in differing if f.status is status], side=side)
     lines += _group("suspicious", [finding for finding in found.findings if finding.suspicions])
     if found.optimizer:
         agreeing = sum(1 for finding in found.optimizer if finding.status.agrees)
@@ -72,19 +72,17 @@ def lines_of(found: CheckpointComparison, seconds: float) -> Lines:
     return [*lines, say("checkpoint.summary", found, seconds=seconds, counts=counts)]
 
 
-def _group(name: str, findings: Sequence[Finding]) -> Iterator[Any]:
+def _group(name: str, findings: Sequence[Finding], **params: str) -> Iterator[Any]:
     """Yield a heading; under it the findings furthest apart, or the first ones."""
     if not findings:
         return
-    yield say(f"checkpoint.{name}", count=len(findings))
-    nearest = sorted(findings, key=_nearness)
-    yield capped(nearest, _MOST_SHOWN, show=_finding)
+    yield say(f"checkpoint.{name}", count=len(findings), **params)
 
+    def nearness(finding: Finding) -> float:
+        distance = finding.distance if finding.metrics is not None else None
+        return -math.inf if distance is None or math.isnan(distance) else -distance
 
-def _nearness(finding: Finding) -> float:
-    """Return a number that is the smaller the further apart both sides are."""
-    distance = finding.distance if finding.metrics is not None else None
-    return -math.inf if distance is None or math.isnan(distance) else -distance
+    yield capped(sorted(findings, key=nearness), _MOST_SHOWN, show=_finding)
 
 
 def _finding(finding: Finding) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mindrlhf_msprobe.common.message import in_words
+from mindrlhf_msprobe.common.message import Message, in_words
 from mindrlhf_msprobe.common.printable import shortened, spans
 from mindrlhf_msprobe.findings.health import (
     CheckFinding,
@@ -19,6 +21,7 @@ from mindrlhf_msprobe.findings.health import (
     Health,
     NotChecked,
     Severity,
+    json_values,
 )
 from mindrlhf_msprobe.report.answer import Code, Fact, Head, Lines, capped
 from mindrlhf_msprobe.report.comparison import next_step_of, settings_in_one_line, stopped_at
@@ -33,10 +36,10 @@ from mindrlhf_msprobe.report.sheets import (
     Sheet,
     write_csv,
 )
-from mindrlhf_msprobe.report.xlsx import workbook_in, workbook_of, write_xlsx
+from mindrlhf_msprobe.report.xlsx import workbook, workbook_path
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json
 from mindrlhf_msprobe.storage.layout import BENCHMARK, lines_name
-from mindrlhf_msprobe.storage.outputs import Output, csv_of, json_of, refuse, written
+from mindrlhf_msprobe.storage.outputs import Output, csv_of, json_of
 from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import cell_name
@@ -49,11 +52,9 @@ _MOST_CAUSES = 4
 _MOST_STOPS = 4
 _MOST_LINES = 12  # of what was not checked, and of problems
 _LONGEST = 200  # characters of one value
+_MOST_IN_PAGE, _MOST_EVIDENCE_IN_PAGE, _MOST_FRAMES_IN_PAGE = 1000, 20, 50  # of findings
 _WHERE = ("step", "rank", "phase")  # of evidence, as far as it is not that of its finding
-_TONES: dict[str, str] = {
-    **{Health.HEALTHY: "good", Health.UNHEALTHY: "bad", Health.NOT_CHECKED: "unknown"},
-    **{Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.NOTE: "good"},
-}
+_TONES: dict[str, str] = {Severity.ERROR: "bad", Severity.WARNING: "warn", Severity.NOTE: "good"}
 
 
 def lines_of(
@@ -125,7 +126,7 @@ def head_of(run: CheckResult) -> Head:
     """Return what the check of a run says first."""
     worst = next((f for f in run.findings if f.severity.counts), None)
     counts = [(name, n, _TONES[name]) for name, n in run.counts.items() if n]
-    head = Head(_TONES[run.status], run_headline(run), counts=counts)
+    head = Head(run.status.tone, run_headline(run), counts=counts)
     if worst is None:
         return head
     causes = "; ".join(map(in_words, worst.causes))
@@ -146,6 +147,75 @@ def link_of(place: Place) -> dict[str, Any]:
     """Return where a page shows a place of a check."""
     view = "course" if place.entry is None and place.key is None else "where"
     return {"view": view, **place.to_json()}
+
+
+def not_checked_shown(checks: Sequence[CheckResult]) -> dict[str, Any] | None:
+    """Return how much was not checked, in one line, and what: the rules that lack the same at once.
+
+    Args:
+        checks: of one run, or of A and B; what both lack is said once.
+    """
+    lacking: dict[str, tuple[Message, list[str], list[str]]] = {}
+    for side, check in zip("AB", checks):
+        for one in check.not_checked:
+            _, rules, sides = lacking.setdefault(repr(one.why), (one.why, [], []))
+            rules += [one.rule] if one.rule not in rules else []
+            sides += [side] if side not in sides else []
+    if not lacking:
+        return None
+    items = []
+    for why, rules, sides in lacking.values():
+        name, text = ", ".join(filter(None, rules)), in_words(why)
+        of = sides[0] if len(checks) > 1 and len(sides) == 1 else None
+        items.append({"text": f"{name}: {text}" if name else text, "of": of})
+    every = [one for check in checks for one in check.not_checked]
+    return {"line": not_checked_in_one_line(every), "items": items}
+
+
+def findings_shown(checks: Sequence[CheckResult]) -> dict[str, Any]:
+    """Return the findings of one run, or of two, what follows from one under it.
+
+    `left_out` says how many are not shown, as there are too many.
+    """
+    found: dict[str, Any] = {"shown": [], "left_out": 0}
+    numbers = itertools.count()
+
+    def shown(side: str, findings: Iterable[CheckFinding]) -> Iterator[dict[str, Any]]:
+        for finding in findings:
+            number = next(numbers)
+            if number >= _MOST_IN_PAGE:
+                found["left_out"] += 1
+                continue
+            closer = finding.next_step
+            yield {
+                **{"id": number, "side": side, "rule": finding.rule},
+                "severity": finding.severity.value,
+                "text": finding.text,
+                "link": link_of(finding.place),
+                "where": place_in_words(finding.place),
+                "name": finding.place.name,
+                "again": again(finding) or None,
+                **{"times": finding.times, "last_step": finding.last_step},
+                "ranks": finding.ranks,
+                "causes": [*map(in_words, finding.causes)],
+                "evidence": [*map(_evidence_shown, finding.evidence[:_MOST_EVIDENCE_IN_PAGE])],
+                "next_step": closer and next_step_of(closer),
+                "stack": finding.stack[:_MOST_FRAMES_IN_PAGE],
+                "follows": [*shown(side, finding.followed_by)],
+            }
+
+    for side, check in zip("AB", checks):
+        found["shown"] += shown(side, check.findings)
+    return found
+
+
+def _evidence_shown(one: Evidence) -> dict[str, Any]:
+    return {
+        **{"link": link_of(one.place), "name": one.place.name},
+        "where": place_in_words(one.place),
+        "values": [[name, value] for name, value in json_values(one.values).items()],
+        **({} if one.note is None else {"note": in_words(one.note)}),
+    }
 
 
 def _findings(findings: Sequence[CheckFinding]) -> Iterator[Any]:
@@ -219,24 +289,14 @@ class _Found(NamedTuple):
     level: int
     finding: CheckFinding
 
-    @property
-    def ranks(self) -> str:
-        """On which it was found."""
-        rank = self.finding.place.rank
-        return ", ".join(map(str, self.finding.ranks or (() if rank is None else (rank,))))
 
-    @property
-    def evidence(self) -> str:
-        """What shows it, a line each."""
-        return "\n".join(
-            f"{_noted(one)}{one.place.name}: {_values(one)}" for one in self.finding.evidence
-        )
+def _ranks_of(one: _Found) -> str:
+    rank = one.finding.place.rank
+    return ", ".join(map(str, one.finding.ranks or (() if rank is None else (rank,))))
 
-    @property
-    def look_closer(self) -> str | None:
-        """What records the place more closely."""
-        settings = self.finding.next_step
-        return None if settings is None else settings_in_one_line(settings)
+
+def _evidence(one: _Found) -> str:
+    return "\n".join(f"{_noted(e)}{e.place.name}: {_values(e)}" for e in one.finding.evidence)
 
 
 FILE = "checks.xlsx"
@@ -248,13 +308,16 @@ _COLUMNS = (
     Column("step", 7, "finding.place.step"),
     Column("last_step", 9, "finding.last_step"),
     Column("times", 7, "finding.times"),
-    Column("rank", 8, "ranks"),
+    Column("rank", 8, _ranks_of),
     Column("phase", 26, "finding.place.phase"),
     Column("record", 60, "finding.place.name"),
     Column("finding", 70, lambda one: in_words(one.finding.said)),
-    Column("evidence", 70),
+    Column("evidence", 70, _evidence),
     Column("causes", 70, lambda one: "\n".join(_causes(one.finding))),
-    Column("look closer", 60, "look_closer"),
+    Column(
+        *("look closer", 60),
+        lambda one: one.finding.next_step and settings_in_one_line(one.finding.next_step),
+    ),
     Column("stack", 60, lambda one: "\n".join(one.finding.stack[:20])),
     Column("rule", 24, "finding.rule"),
 )
@@ -262,49 +325,36 @@ _REST = (Column("run", 24), Column("what", 14), Column("rule", 30), Column("why"
 _COLOURS = {Severity.ERROR: DIFFERS, Severity.WARNING: SUSPICIOUS, Severity.NOTE: CLOSE}
 
 
-def refuse_tables(output: str | Path, runs: Sequence[Run], healthy: Sequence[Run]) -> None:
-    """Refuse, before the runs are checked, what their tables could not be written to.
-
-    Raises:
-        RunError: it lies inside a run, or is not what this tool wrote.
-    """
-    files = (run.path / lines_name(BENCHMARK, rank) for run in runs for rank in run.ranks)
-    found = any(file.exists() for file in files)
-    tables = _tables(output)
-    read = [run.path for run in (*runs, *healthy)]
-    refuse(*(tables if found else tables[:1]), runs=read)
-
-
-def _tables(output: str | Path) -> list[Output]:
-    """Return the workbook, and the tables of disturbed computations beside it."""
-    workbook = workbook_in(output, FILE, _COLUMNS)
-    names = [column.header for column in _BENCHMARK_COLUMNS]
-    kinds = (csv_of(names), workbook_of(_BENCHMARK_COLUMNS), json_of(*names, many=True))
-    files = (workbook.path.with_name(f"{STEM}{suffix}") for suffix in (".csv", ".xlsx", ".json"))
-    return [workbook, *map(Output, files, kinds)]
-
-
-def write_checks(results: CheckResults, output: str | Path, runs: Sequence[Run] = ()) -> list[Path]:
-    """Write all tables together and return their paths.
+def check_files(
+    output: str | Path, runs: Sequence[Run], results: CheckResults | None = None
+) -> list[Output]:
+    """Return the tables of checks as files to write: all take their places together.
 
     Args:
         output: the file where it ends in .xlsx; else the directory, in which it is checks.xlsx.
         runs: whose disturbed computations have tables of their own, if any has such.
+        results: None: the runs are not checked yet.
 
     Raises:
-        RunError: they cannot be written there.
+        OutputError: it is no directory.
     """
-    ranked = ranking(runs)
-    tables = _tables(output) if ranked else _tables(output)[:1]
-    with written(*tables, runs=[run.path for run in results.runs]) as (workbook, *of_benchmark):
-        write_xlsx(workbook, check_sheets(results))
-        if ranked:
-            table, other_workbook, data = of_benchmark
-            sheet = _benchmark(ranked)
-            write_csv(table, sheet)
-            write_xlsx(other_workbook, [sheet])
-            data.write_bytes(dump_json(ranked, indent=1) + b"\n")
-    return [table.path for table in tables]
+    path = workbook_path(output, FILE)
+    if results is None:
+        files = (run.path / lines_name(BENCHMARK, rank) for run in runs for rank in run.ranks)
+        results, ranked, found = CheckResults(()), [], any(file.exists() for file in files)
+    else:
+        ranked = ranking(runs)
+        found = bool(ranked)
+    table = workbook(path, _COLUMNS, partial(check_sheets, results))
+    names, stem = [column.header for column in _BENCHMARK_COLUMNS], path.with_name(STEM)
+    sheet, text = partial(_benchmark, ranked), partial(dump_json, ranked, indent=1)
+    csv, book, data = map(stem.with_suffix, (".csv", ".xlsx", ".json"))
+    of_benchmark = [
+        Output(csv, csv_of(names), lambda part: write_csv(part, sheet())),
+        workbook(book, _BENCHMARK_COLUMNS, lambda: [sheet()]),
+        Output(data, json_of(*names, many=True), lambda part: part.write_bytes(text() + b"\n")),
+    ]
+    return [table, *(of_benchmark if found else ())]
 
 
 def check_sheets(results: CheckResults) -> list[Sheet]:
@@ -377,26 +427,20 @@ def ranking(runs: Iterable[Run]) -> list[dict[str, Any]]:
     for run in runs:
         for rank in sorted({rank for _, rank in run.places}):
             for found in benchmark_lines(run.path, rank).read():
-                if "why" not in found:
-                    _take(worst, str(run.path), rank, found)
+                if "why" in found:
+                    continue
+                where = (str(run.path), rank, found["phase"], found["stage"], found["pert_mode"])
+                key = (*where, cell_name(found["entry"]), str(found.get("path")))
+                known = worst.get(key)
+                counts = Counter(known and {n: known[n] for n in ("calls", "inconsistent")})
+                counts.update(calls=1, inconsistent=int(not found["consistent"]))
+                row = {c.header: found.get(str(c.cell)) for c in _BENCHMARK_COLUMNS if c.cell}
+                row |= {"run": where[0], "rank": rank, **counts, "first_step": found["step"]}
+                if known is not None:
+                    row["first_step"] = known["first_step"]
+                    row = {**known, **counts} if _order(known) <= _order(row) else row
+                worst[key] = row
     return sorted(worst.values(), key=_order)
-
-
-def _take(worst: dict[tuple[Any, ...], dict[str, Any]], run: str, rank: int, found: Any) -> None:
-    where = (run, rank, found["phase"], found["stage"], found["pert_mode"])
-    key = (*where, cell_name(found["entry"]), str(found.get("path")))
-    row = {column.header: found.get(column.cell) for column in _BENCHMARK_COLUMNS if column.cell}
-    row |= {"run": run, "rank": rank, "calls": 1, "inconsistent": int(not found["consistent"])}
-    row["first_step"] = found["step"]
-    known = worst.get(key)
-    if known is not None:
-        for name in ("calls", "inconsistent"):
-            row[name] += known[name]
-        row["first_step"] = known["first_step"]
-        if _order(known) <= _order(row):
-            counts = {name: row[name] for name in ("calls", "inconsistent")}
-            row = {**known, **counts}
-    worst[key] = row
 
 
 def _order(row: dict[str, Any]) -> tuple[bool, float]:

@@ -25,10 +25,11 @@ from mindrlhf_msprobe.findings import (
     Status,
     Stopped,
     Verdict,
+    Weights,
 )
 from mindrlhf_msprobe.report.answer import Code, Fact, Head, Headline, Lines, as_text, capped, texts
 from mindrlhf_msprobe.report.messages import paragraph, say
-from mindrlhf_msprobe.report.preflight import check_lines, merged, preflight_lines
+from mindrlhf_msprobe.report.preflight import difference_line, merged, preflight_lines, weights_line
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
 from mindrlhf_msprobe.storage.records import direction_of
 
@@ -43,14 +44,6 @@ _PLACED = (
     *("stops", "operator", "evidence", "agreed", "checks", "check_first"),
     *("ranks", "suspicious", "earlier", "chosen"),
 )
-
-
-_TONES = {
-    Outcome.IDENTICAL: "good",
-    Outcome.WITHIN_TOLERANCE: "good",
-    Outcome.DIVERGED: "bad",
-    Outcome.INCOMPARABLE: "unknown",
-}
 
 
 def facts_of(comparison: Comparison, *, table: bool = False) -> list[Fact]:
@@ -127,9 +120,14 @@ def _of_divergence(first: Divergence) -> Iterator[Fact]:
     yield Fact("agreed", line, ("verdict", "agreed before", agreed or say("tables.nothing_before")))
     if last:
         yield row("last that agreed", last)
-    if checks := check_lines(first.check_first):
+    if first.check_first:
         yield Fact("checks", say("console.check_first"))
-        yield from (Fact("check_first", one, ("verdict", "check first", one)) for one in checks)
+    for what in (check.what for check in first.check_first):  # the nearest first
+        if isinstance(what, Weights):
+            line = say("console.load_checkpoint", weights=weights_line(what))
+        else:
+            line = difference_line(what)
+        yield Fact("check_first", line, ("verdict", "check first", line))
 
 
 def _for_tables(comparison: Comparison) -> Iterator[Fact]:
@@ -164,7 +162,7 @@ def head_of(comparison: Comparison) -> Head:
     verdict, first = comparison.verdict, comparison.verdict.first_divergence
     close = (Status.IDENTICAL, Status.WITHIN_TOLERANCE)
     head = Head(
-        tone="warn" if verdict.suspicious.records and first is None else _TONES[verdict.status],
+        tone="warn" if verdict.suspicious.records and first is None else verdict.status.tone,
         headline=" ".join(line.strip() for line in texts(headline(verdict))),
         facts=facts_of(comparison),
         counts=[
@@ -291,26 +289,24 @@ def inside_words(inside: Inside | None) -> str:
     )
 
 
-def render(
-    comparison: Comparison,
-    seconds: float | None = None,
-    *,
-    replay: str = "",
-    lang: str | None = None,
-) -> str:
+def render(comparison: Comparison, seconds: float | None = None, *, lang: str | None = None) -> str:
     """Return what a comparison says, as plain text; names cannot move the cursor or hide lines.
 
     Args:
         seconds: how long it took.
-        replay: the command that computes the entry that is to blame again; "" for none.
         lang: `en` or `zh`; None: the one that was chosen, else the locale's.
     """
     with speaking(lang):
-        return as_text(lines_of(comparison, seconds, replay))
+        return as_text(lines_of(comparison, seconds))
 
 
 def lines_of(comparison: Comparison, seconds: float | None = None, replay: str = "") -> Lines:
-    """Return the whole answer; see `render`."""
+    """Return the whole answer.
+
+    Args:
+        seconds: how long it took.
+        replay: the command that computes the entry that is to blame again; "" for none.
+    """
     verdict, first = comparison.verdict, comparison.verdict.first_divergence
     more = say("console.in_summary") if comparison.tables else ""
     told: dict[str, list[str]] = defaultdict(list)
@@ -331,7 +327,7 @@ def lines_of(comparison: Comparison, seconds: float | None = None, replay: str =
         lines += _spread(verdict)
         ranks = told["ranks"]
         if len(ranks) > _RANKS:
-            left = say("console.more_places", count=len(ranks) - _RANKS)
+            left = say("console.more", count=len(ranks) - _RANKS)
             ranks = [*ranks[: _RANKS - 1], f"{left}{more}", ranks[-1]]
         lines += [say("console.ranks", line=line) for line in ranks]
         lines += _look_closer(comparison, first)
@@ -444,7 +440,7 @@ def _size(place: Spread) -> str:
     """Return how far a place is apart: the error, and the growth as ×12, as far as known."""
     error = f" {place.max_abs_err:.1e}" if place.max_abs_err else ""
     if place.zero:
-        return f"{error} {say(f'console.{place.zero}_zero')}"
+        return f"{error} {say('console.zero', place)}"
     if place.factor is None:
         return error
     return f"{error} ×{place.factor:.2g}" if place.factor < 100 else f"{error} ×{place.factor:.0f}"

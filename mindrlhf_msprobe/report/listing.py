@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +44,8 @@ def render_holdings(
     """Return the list of a run's phases and keys, and what recording them cost."""
     rows = [
         (
-            holding.name,
-            spans(holding.steps),
-            spans(holding.ranks),
-            str(holding.count),
-            str(holding.records),
-            size(holding.size),
+            *(holding.name, spans(holding.steps), spans(holding.ranks)),
+            *(str(holding.count), str(holding.records), size(holding.size)),
         )
         for holding in holdings
     ]
@@ -58,7 +54,7 @@ def render_holdings(
         say("listing.of_run", path=str(path), state=state, size=whole),
         Rows(header("run"), rows),
         *render_cost(cost or {}),
-        *(say("listing.incomplete", problem=problem) for problem in problems),
+        *(say("console.incomplete", line=problem) for problem in problems),
     ]
 
 
@@ -123,8 +119,16 @@ def render_cost(cost: Mapping[int, Mapping[str, Any]]) -> Lines:
                 )
                 for name, account in accounts
             ),
-            *(render_graph_cost(worst["graphs"]) if "graphs" in worst else ()),
         ]
+        if graphs := worst.get("graphs"):  # beside what is charged to the phases
+            parts = ("with_probes", "without_probes", "host_functions")
+            probed, plain, host = (graphs[part] for part in parts)
+            compiled = {"probed": probed["compiled"], "plain": plain["compiled"]}
+            compiled["probed_seconds"] = float(probed["seconds"])
+            compiled["plain_seconds"] = float(plain["seconds"])
+            called = {"calls": host["calls"], "seconds": float(host["seconds"])}
+            lines.append(say("listing.cost_compiling", **compiled))
+            lines.append(say("listing.cost_host", size=size(host["bytes"]), **called))
         return [say("listing.cost", rank=rank, steps=steps), lines]
     except (KeyError, TypeError, ValueError, AttributeError):  # none, or not as we write it
         return []
@@ -136,7 +140,7 @@ def render_times(times: Sequence[StepTimes]) -> Lines:
         return []
     count, first = len(times), times[0]
     seconds = sum(step.seconds for step in times) / count
-    of = {"rank": first.rank, "seconds": seconds}
+    of: dict[str, Any] = {"rank": first.rank, "seconds": seconds}
     phases: dict[str, tuple[int, float]] = {}
     for step in times:
         for phase, (openings, took) in step.of_phases().items():
@@ -151,34 +155,13 @@ def render_times(times: Sequence[StepTimes]) -> Lines:
         )
         for phase, (openings, took) in phases.items()
     ]
-    if count == 1:
-        return [say("listing.times_of_step", step=first.step, **of), lines]
+    of["step"] = first.step if count == 1 else None
     return [say("listing.times", steps=count, **of), lines]
 
 
 def _account(name: str) -> str:
     """Return what takes room or time is called: a phase, or key data."""
     return say("console.key_data") if name == KEY_DATA else name
-
-
-def render_graph_cost(graphs: Mapping[str, Any]) -> list[str]:
-    """Return what probes in compiled graphs cost beside what is charged to the phases."""
-    probed, plain, host = (graphs[k] for k in ("with_probes", "without_probes", "host_functions"))
-    return [
-        say(
-            "listing.cost_compiling",
-            probed=probed["compiled"],
-            probed_seconds=float(probed["seconds"]),
-            plain=plain["compiled"],
-            plain_seconds=float(plain["seconds"]),
-        ),
-        say(
-            "listing.cost_host",
-            calls=host["calls"],
-            seconds=float(host["seconds"]),
-            size=size(host["bytes"]),
-        ),
-    ]
 
 
 def header(what: str) -> tuple[str, ...]:
@@ -212,19 +195,14 @@ def render_entries(entries: Sequence[Entry]) -> Lines:
     for entry in entries:
         tensors = [r.leaf for r in entry.records if r.io == "output" and r.leaf.is_tensor]
         token = "" if entry.token is None else str(entry.token)
-        table.append((entry.name, token, str(len(entry.records)), *_output(tensors)))
+        what = norm = nan = inf = ""  # of its first output, and how many follow
+        if tensors:
+            what, norm = _kind(tensors[0]), _number(tensors[0].norm)
+            nan, inf = _not_finite(tensors)
+        if len(tensors) > 1:
+            what = say("listing.and_more", what=what, more=len(tensors) - 1)
+        table.append((entry.name, token, str(len(entry.records)), what, norm, nan, inf))
     return [where, Rows(header("entries_in_time"), table)]
-
-
-def _output(tensors: Sequence[Leaf]) -> tuple[str, str, str, str]:
-    """Return dtype and shape, norm, NaN and Inf of an entry's first output, and how many follow."""
-    if not tensors:
-        return "", "", "", ""
-    first, more = tensors[0], len(tensors) - 1
-    what = _kind(first)
-    if more:
-        what = say("listing.and_more", what=what, more=more)
-    return what, _number(first.norm), *_not_finite(tensors)
 
 
 def _not_finite(tensors: Sequence[Leaf]) -> tuple[str, str]:
@@ -346,7 +324,14 @@ def render_code(found: Sequence[FoundCode]) -> Lines:
         lines += [where, [_in_words(line, text=False) for line in one.callers[:1]]]
         callers = one.callers[1 : _CALLERS + 1]
         called = [say("listing.code_caller", line=_in_words(line)) for line in callers]
-        lines.append([*_attributes(one), *_source(one), *called])
+        under = _attributes(one)
+        width = len(str(max(one.source, default=0)))
+        for number, text in one.source.items():
+            mark = ">" if number == one.callers[0].line else " "
+            under.append(Code(f"{mark} {number:>{width}}  {text.expandtabs(4)}".rstrip()))
+        if not one.source and one.callers and one.callers[0].text:
+            under.append(Code(f"> {one.callers[0].line}  {one.callers[0].text}"))
+        lines.append([*under, *([] if one.why is None else [str(one.why)]), *called])
     return lines
 
 
@@ -370,17 +355,6 @@ def _attributes(one: FoundCode) -> list[str]:
     return [say("listing.attributes", attributes=given)]
 
 
-def _source(one: FoundCode) -> Iterator[str]:
-    width = len(str(max(one.source, default=0)))
-    for number, text in one.source.items():
-        mark = ">" if number == one.callers[0].line else " "
-        yield Code(f"{mark} {number:>{width}}  {text.expandtabs(4)}".rstrip())
-    if not one.source and one.callers and one.callers[0].text:
-        yield Code(f"> {one.callers[0].line}  {one.callers[0].text}")
-    if one.why is not None:
-        yield str(one.why)
-
-
 def _in_words(line: CodeLine, *, text: bool = True) -> str:
     """Return a line of code as one line: `net.py:42 in construct: h = f(h)`."""
     shown = f"{line.file}:{line.line}"
@@ -402,13 +376,22 @@ def render_generation(files: Iterable[RunFile], rank: int | None = None) -> Line
     lines: list[Any] = []
     blocks: dict[tuple[str, tuple[str, ...]], list[int | None]] = {}  # head and lines → ranks
     for file in chosen:
-        for part in (file, *file.attempts):
-            for phase, found in part.generation.items():
+        for attempt in (file, *file.attempts):
+            for phase, found in attempt.generation.items():
                 if found.step is not None:
                     head = say("listing.generation", found, phase=phase)
                     blocks.setdefault((head, tuple(_settings(found))), []).append(file.rank)
     for file in chosen:
-        if states := _states(file):
+        # Of which generators the states are noted, and in which steps.
+        steps: dict[str, list[str]] = {}
+        for name, noted in random_states.by_step(file.random_states).items():
+            if known := sorted(n for n, one in noted.items() if one != random_states.UNKNOWN):
+                steps.setdefault(spans(known), []).append(_GENERATORS.get(name, name))
+        parts = [
+            say("listing.states_in", names=", ".join(of), steps=at) for at, of in steps.items()
+        ]
+        if parts:
+            states = say("listing.states_noted", states="; ".join(parts))
             blocks.setdefault((states, ()), []).append(file.rank)
     for (head, inner), ranks in blocks.items():
         numbers = sorted({number for number in ranks if number is not None})
@@ -434,18 +417,6 @@ def _settings(found: Generation) -> list[str]:
         then = [*then[: _CHANGES - 1], then[-1]] if left else then
         lines.append(f"{name}: {say('listing.changes', first=first, then=then, left=left)}")
     return lines or [say("listing.no_settings")]
-
-
-def _states(file: RunFile) -> str:
-    """Return of which generators the states are noted, and in which steps; "" without any."""
-    steps: dict[str, list[str]] = {}
-    for name, states in random_states.by_step(file.random_states).items():
-        if known := sorted(n for n, state in states.items() if state != random_states.UNKNOWN):
-            steps.setdefault(spans(known), []).append(_GENERATORS.get(name, name))
-    parts = [
-        say("listing.states_in", names=", ".join(names), steps=of) for of, names in steps.items()
-    ]
-    return say("listing.states_noted", states="; ".join(parts)) if parts else ""
 
 
 def _value(value: Any) -> str:

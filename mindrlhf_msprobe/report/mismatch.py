@@ -12,22 +12,15 @@ from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.printable import shortened
-from mindrlhf_msprobe.findings.mismatch import (
-    Agreement,
-    Cause,
-    Certificate,
-    Mismatch,
-    Mismatches,
-    Stage,
-)
+from mindrlhf_msprobe.findings.mismatch import Agreement, Cause, Mismatch, Mismatches, Stage
 from mindrlhf_msprobe.phases import ROLLOUT_CORR
-from mindrlhf_msprobe.report.answer import Code, Fact, Head, Lines, capped
+from mindrlhf_msprobe.report.answer import Answer, Code, Fact, Head, Lines, capped
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import CLOSE, DIFFERS, PLAIN, SUSPICIOUS, Column, Row, Sheet
-from mindrlhf_msprobe.report.trends import is_metric_file, metric_files, write_metrics
-from mindrlhf_msprobe.report.xlsx import AnswerFiles, json_text, write_xlsx
+from mindrlhf_msprobe.report.trends import metric_files
+from mindrlhf_msprobe.report.xlsx import AnswerFiles
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.outputs import Output, written
+from mindrlhf_msprobe.storage.outputs import Output
 
 _MOST_BEGINNINGS = 8
 _MOST_LAYERS = 16
@@ -44,7 +37,16 @@ _METRICS = (
 
 def lines_of(found: Mismatches) -> Lines:
     """Return what is said of all steps: the first that part, and how many agree."""
-    lines: list[Any] = [] if found.certificate is None else [*_certificate(found.certificate)]
+    lines: list[Any] = []
+    if (proof := found.certificate) is not None:
+        # Whether it is proved that both phases are one computation, and what counts for it.
+        lines.append(say("mismatch.headline_exact" if proof else "mismatch.headline_not_exact"))
+        lines.append([say("mismatch.exact_counts", **proof.counts)])
+        lacking = [place for place in proof.places if not place]
+        if len(proof.places) > 1 or any(place.missing for place in lacking):
+            exact = partial(say, "mismatch.exact_place")
+            lines.append(capped(lacking, _MOST_RANKS, show=exact))
+        lines.append(capped(map(in_words, proof.reasons), _MOST_NOTES))
     if not found.found:
         return lines
     undecided = (one for one in found.found if one.status is Agreement.UNDECIDED)
@@ -58,7 +60,11 @@ def lines_of(found: Mismatches) -> Lines:
     of_step = [one for one in found.found if one.step == shown.step]
     if len(of_step) > 1:
         lines.append(say("mismatch.ranks", step=shown.step))
-        lines.append(capped(of_step, _MOST_RANKS, show=_rank))
+        ranks = (
+            say("mismatch.of_rank", one, name="" if one.first is None else one.first.name)
+            for one in of_step
+        )
+        lines.append(capped(ranks, _MOST_RANKS))
     if len(found.found) > 1:
         statuses = [one.status for one in found.found]
         parted = statuses.count(Agreement.PARTED)
@@ -66,20 +72,6 @@ def lines_of(found: Mismatches) -> Lines:
         agree = len(statuses) - parted - left
         lines.append(say("mismatch.steps", agree=agree, parted=parted, undecided=left))
     return lines
-
-
-def _certificate(proof: Certificate) -> Iterator[Any]:
-    """Yield whether it is proved that both phases are one computation, and what counts for it."""
-    yield say("mismatch.headline_exact" if proof else "mismatch.headline_not_exact")
-    yield [say("mismatch.exact_counts", **proof.counts)]
-    lacking = [place for place in proof.places if not place]
-    if len(proof.places) > 1 or any(place.missing for place in lacking):
-        yield capped(lacking, _MOST_RANKS, show=partial(say, "mismatch.exact_place"))
-    yield capped(map(in_words, proof.reasons), _MOST_NOTES)
-
-
-def _rank(one: Mismatch) -> str:
-    return say("mismatch.of_rank", one, name="" if one.first is None else one.first.name)
 
 
 def _apart(one: Mismatch) -> float:
@@ -92,26 +84,18 @@ def headline(one: Mismatch, status: Agreement) -> str:
     return say(f"mismatch.headline_{status.value}", one)
 
 
-TONES = {
-    Agreement.IDENTICAL: "good",
-    Agreement.WITHIN_ROUNDING: "good",
-    Agreement.PARTED: "bad",
-    Agreement.UNDECIDED: "unknown",
-}
-
-
 def head_of(found: Mismatches) -> Head:
     """Return what is said first of all steps."""
     one = found.first or found.found[0]
     counts = Counter(each.status for each in found.found)
     return Head(
-        tone=TONES[found.status],
+        tone=found.status.tone,
         headline=headline(one, found.status),
         sentence=None if one.first is None else one.first.name,
         cause=one.cause and f"mismatch_{one.cause.value}",
         place={"view": "mismatch", "step": one.step, "rank": one.rank},
         facts=[Fact("said", in_words(said)) for said in one.said],
-        counts=[(status.value, n, TONES[status]) for status, n in counts.items()],
+        counts=[(status.value, n, status.tone) for status, n in counts.items()],
     )
 
 
@@ -124,9 +108,9 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
     if one.cause is Cause.SAMPLING:
         under += [say("mismatch.worst_sampled", token) for token in one.sampled[:1]]
     yield under
-    if births := [stage for stage in one.births if stage is not one.first]:
+    if origins := [stage for stage in one.origins if stage is not one.first]:
         yield say("mismatch.births")
-        yield capped(births, _MOST_BEGINNINGS, show=partial(say, "mismatch.birth"))
+        yield capped(origins, _MOST_BEGINNINGS, show=partial(say, "mismatch.birth"))
     yield from _growth(one)
     if one.experts:
         apart = [of for of in one.experts if of.others]
@@ -214,7 +198,7 @@ _VALUES = (
     Column("rounding explains", 16, "shown.allowed"),
     Column("rows", 8, "shown.rows"),
     Column("rows not equal", 14, "shown.unequal"),
-    Column("rows where it arises", 16, "shown.born"),
+    Column("rows where it arises", 16, "shown.arising"),
     Column("dtype of rollout", 16, lambda one: one.shown.dtypes[0]),
     Column("dtype of training", 16, lambda one: one.shown.dtypes[1]),
     Column("worst sample", 12, _worst("sample")),
@@ -259,25 +243,18 @@ _EXPERTS = (
 _REST = (*_PLACE, Column("what", 16), Column("value", 60), Column("why", 90))
 
 
-def write_mismatch(found: Mismatches, output: str | Path) -> list[Path]:
-    """Write the workbook, the JSON and key data into a directory and return their paths.
+def answer_of(found: Mismatches) -> Answer:
+    """Return what a command answers; beside its workbook stand the metrics, as key data."""
 
-    Raises:
-        RunError: they cannot be written there.
-    """
-    outputs = FILES.outputs(output)
-    directory = outputs[0].path.parent
-    held = [one for one in found.found if one.metrics]
-    saves = [metric_files(directory, (one.step, one.rank, 0), one.metrics) for one in held]
-    files = [Output(path, is_metric_file) for paths in saves for path in paths]
-    with written(*outputs, *files, runs=found.runs) as (table, result, *parts):
-        write_xlsx(table, _sheets(found))
-        result.write_bytes(json_text(found.to_json()))
-        for one, paths in zip(held, saves):
-            write_metrics(parts[: len(paths)], paths, one.metrics)
-            del parts[: len(paths)]
-    keys = [directory / layout.KEY_DATA_DIR / ROLLOUT_CORR] if saves else []
-    return [*(output.path for output in outputs), *keys]
+    def metrics(directory: Path) -> tuple[Path, list[Output]]:
+        files: list[Output] = []
+        for one in found.found:
+            if one.metrics:
+                files += metric_files(directory, (one.step, one.rank, 0), one.metrics)
+        return directory / layout.KEY_DATA_DIR / ROLLOUT_CORR, files
+
+    lines, sheets = partial(lines_of, found), partial(_sheets, found)
+    return Answer(found.exit_code, lines, found.to_json, sheets, beside=metrics)
 
 
 def _sheets(found: Mismatches) -> list[Sheet]:
@@ -312,6 +289,6 @@ def _colour(one: _Of) -> str:
     stage = one.shown
     if stage == one.place.first:
         return DIFFERS
-    if stage.born and stage.lasting:
+    if stage.arising and stage.lasting:
         return SUSPICIOUS
     return CLOSE if stage.unequal else PLAIN

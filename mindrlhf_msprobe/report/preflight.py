@@ -8,7 +8,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.message import TEXT, Message, message
 from mindrlhf_msprobe.common.printable import printable
-from mindrlhf_msprobe.findings import STAND_INS, CheckFirst, Difference, Preflight, Weights
+from mindrlhf_msprobe.findings import STAND_INS, Comparison, Difference, Preflight, Weights
 from mindrlhf_msprobe.report.answer import Lines, capped
 from mindrlhf_msprobe.report.messages import say, text_of
 
@@ -87,16 +87,6 @@ def in_order(differences: Sequence[Difference]) -> list[Difference]:
     return sorted(whole, key=order)
 
 
-def check_lines(checks: Sequence[CheckFirst]) -> list[str]:
-    """Return what to check first, the nearest first, a line each."""
-    return [
-        say("console.load_checkpoint", weights=weights_line(check.what))
-        if isinstance(check.what, Weights)
-        else difference_line(check.what)
-        for check in checks
-    ]
-
-
 def weights_of(weights: Weights) -> str:
     """Return how many of a role's initial parameters differ, without their names."""
     return say("console.weights", weights)
@@ -149,6 +139,29 @@ def preflight_lines(preflight: Preflight, more: str = "") -> Lines:
     ]
     few = capped(lines, _LINES, where=more)
     return [say("console.before_any_tensor"), few] if lines else []
+
+
+def preflight_shown(comparison: Comparison) -> dict[str, Any]:
+    """Return what a page shows of it: what differs, the most important first."""
+    preflight, first = comparison.preflight, comparison.verdict.first_divergence
+    near = {id(check.what) for check in (first.check_first if first else ())}
+    rows = []
+    for one in in_order(preflight.differences):
+        a, b = values_of(one)
+        section = say("preflight.section", name=one.section)
+        place = one.is_place or one.is_of_recording
+        rows.append(
+            {
+                **{"section": section, "name": text_of(one.label), "a": a or None, "b": b or None},
+                **{"near": id(one) in near, "place": place},
+            }
+        )
+    unlike = [weights for weights in preflight.weights if weights.differ]
+    return {
+        "rows": rows,
+        "weights": [weights_line(weights, most=5, more="") for weights in unlike],
+        "unknown": [*map(str, merged(preflight.not_compared))],
+    }
 
 
 def collected_lines(content: Mapping[str, Any], file: str) -> Lines:

@@ -118,7 +118,7 @@ def _cause(number: int, cause: ProvenCause) -> Iterator[Any]:
         named = cause.keys
     shown = capped(named, _MOST_ENTRIES)
     if cause.between:
-        cells = capped([*map(_cell_of, cause.entries)], _MOST_ENTRIES)
+        cells = capped((cell_name(f"{head}.forward.0") for head in cause.entries), _MOST_ENTRIES)
         before, behind = cause.between
         kind = cause.entries[0].rpartition(".")[2]
         shown = [say("proof.code", **{"class": kind}, cells=cells, before=before, behind=behind)]
@@ -135,11 +135,6 @@ def _cause(number: int, cause: ProvenCause) -> Iterator[Any]:
     else:
         details.append(say("proof.by_itself", keys=[*cause.keys]))
     yield [line for line in details if line]
-
-
-def _cell_of(head: str) -> str:
-    """Return the cell in the name of its entries."""
-    return cell_name(f"{head}.forward.0")
 
 
 def _what(cause: ProvenCause, entries: Sequence[str] = ()) -> str:
@@ -198,7 +193,13 @@ def hunt_lines(found: Hunt) -> Lines:
         lines.append(capped(undecided, _MOST_UNDECIDED, show=_undecided))
     if found.trials:
         header = [say(f"hunt.column_{name}") for name in ("trial", "result", "seconds", "bad")]
-        rows = [*map(_trial, found.trials[:_MOST_TRIALS])]
+        rows = [
+            [
+                *(one.path.rpartition("/")[2], say(f"hunt.result_{one.result}")),
+                *(f"{one.seconds:.1f}", ", ".join(one.bad) or say("hunt.none")),
+            ]
+            for one in found.trials[:_MOST_TRIALS]
+        ]
         lines += [say("hunt.trials", count=len(found.trials)), [Rows(header, rows)]]
     return [*lines, say("hunt.files", path=found.output)]
 
@@ -207,13 +208,7 @@ def _setting(one: Setting) -> str:
     return say(f"hunt.{one.kind}", name=one.name, good=one.good, bad=one.bad)
 
 
-def _trial(one: Trial) -> list[str]:
-    bad = ", ".join(one.bad) or say("hunt.none")
-    name = one.path.rpartition("/")[2]
-    return [name, say(f"hunt.result_{one.result}"), f"{one.seconds:.1f}", bad]
-
-
 def _undecided(one: Trial) -> str:
     why = say("proof.incomparable") if one.why is None else text_of(one.why)
     named = ", ".join(capped(one.bad, _MOST_ENTRIES)) or one.path.rpartition("/")[2]
-    return say("hunt.undecided_trial", name=named, why=why)
+    return say("unread.at", path=named, why=why)

@@ -146,11 +146,12 @@ class Sheet:
     @classmethod
     def ours(cls, name: str, columns: Sequence[Column], rows: Sequence[Row]) -> Sheet:
         """Return a sheet as `from_rows`, its name, headers and labels in the language spoken."""
-        words, items = _words(language()), _items(language())
+        words, counts = _labels(language())
         shown: list[Row] = []
         for colour, (first, *others) in rows:
             if first in _LABELLED and others and others[0] not in _KEYWORDS:
-                others[0] = items.get(others[0], others[0])
+                # A number of ranks is not called as what is said of ranks.
+                others[0] = counts.get(others[0], words.get(others[0], others[0]))
             shown.append((colour, (words.get(first, first), *others)))
         named = [
             replace(column, header=words.get(column.header, column.header)) for column in columns
@@ -223,24 +224,17 @@ _KEYWORDS = frozenset(status.value for status in Status)  # no labels; `differen
 
 
 @cache
-def _words(lang: str) -> dict[object, str]:
-    """Return what each label is called; what is not in here stands as it is."""
+def _labels(lang: str) -> tuple[dict[object, str], dict[object, str]]:
+    """Return what each label is called, and each number; others stand as they are."""
     texts = texts_in(lang, "tables")
-    return {
-        label: texts[name]
-        for name, label in texts_in("en", "tables").items()
-        if "{" not in label and not name.endswith(_COUNT)
-    }
-
-
-@cache
-def _items(lang: str) -> dict[object, str]:
-    """Return what each item is called; a number of ranks is not called as what is said of ranks."""
-    english, texts = texts_in("en", "tables"), texts_in(lang, "tables")
-    counts: dict[object, str] = {
-        label: texts[name] for name, label in english.items() if name.endswith(_COUNT)
-    }
-    return {**_words(lang), **counts}
+    words: dict[object, str] = {}
+    counts: dict[object, str] = {}
+    for name, label in texts_in("en", "tables").items():
+        if name.endswith(_COUNT):
+            counts[label] = texts[name]
+        elif "{" not in label:
+            words[label] = texts[name]
+    return words, counts
 
 
 PLAIN = ""

@@ -71,7 +71,16 @@ def staged(output: Path) -> Iterator[Path]:
         _remove_stale(output)
         with staging(output, _PREFIX, lambda stage: _roll_back(stage, output)) as directory:
             yield directory
-            _replace(directory, output)
+            new = _tables(directory)
+            _refuse_foreign(output, [VERDICT_FILE, *new])
+            # The earlier ones are kept here until all is in place, verdict.json last: the one in
+            # this directory lists the new tables, and tells a later `_roll_back` how far this came.
+            earlier = directory / _EARLIER
+            earlier.mkdir()
+            for name in _left_by_a_comparison(output):
+                os.replace(output / name, earlier / name)
+            for name in (*new, VERDICT_FILE):
+                os.replace(directory / name, output / name)
 
 
 @contextlib.contextmanager
@@ -173,30 +182,14 @@ def _reason(error: OSError | ValueError, output: Path) -> str | Message:
     if error.errno in (errno.EEXIST, errno.ENOTDIR):
         places = (output, *output.parents)
         found = (path for path in places if os.path.lexists(path) and not path.is_dir())
-        return message("error.path_no_directory", path=next(found, output))
+        return message("error.directory_or_not", path=next(found, output), directory=False)
     if error.errno == errno.EISDIR and error.filename2:
-        return message("error.path_directory", path=error.filename2)
+        return message("error.directory_or_not", path=error.filename2, directory=True)
     return error.strerror or str(error)
 
 
-def _replace(directory: Path, output: Path) -> None:
-    """Put the new files in the place of the earlier ones, verdict.json last.
-
-    The earlier ones are kept in the staging directory until then; its verdict.json, which lists
-    the new tables, tells a later `_roll_back` how far this came.
-    """
-    new = _tables(directory)
-    _refuse_foreign(output, [VERDICT_FILE, *new])
-    earlier = directory / _EARLIER
-    earlier.mkdir()
-    for name in _left_by_a_comparison(output):
-        os.replace(output / name, earlier / name)
-    for name in (*new, VERDICT_FILE):
-        os.replace(directory / name, output / name)
-
-
 def _roll_back(directory: Path, output: Path) -> None:
-    """Undo a `_replace` that was interrupted; one that was finished, or not begun, stays."""
+    """Undo a replacement that was interrupted; one that was finished, or not begun, stays."""
     earlier = directory / _EARLIER
     if not earlier.is_dir() or not (directory / VERDICT_FILE).exists():
         return

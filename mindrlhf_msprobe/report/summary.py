@@ -113,22 +113,21 @@ _ROWS = (
 
 
 def _verdict_sheet(comparison: Comparison) -> Sheet:
+    def order(row: tuple[str, Any, Any]) -> int:
+        section, item, _ = row
+        name = item if section == "verdict" else section
+        return _ROWS.index(name) if name in _ROWS else len(_ROWS)
+
     found = [fact.row for fact in facts_of(comparison, table=True) if fact.row is not None]
     spread = [row for place in comparison.verdict.spread for row in _spread_rows(place)]
-    return Sheet.of_facts("verdict", _VERDICT_COLUMNS, sorted(found, key=_order), spread)
-
-
-def _order(row: tuple[str, Any, Any]) -> int:
-    section, item, _ = row
-    name = item if section == "verdict" else section
-    return _ROWS.index(name) if name in _ROWS else len(_ROWS)
+    return Sheet.of_facts("verdict", _VERDICT_COLUMNS, sorted(found, key=order), spread)
 
 
 def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
     said = [message("tables.layer_of", phase=phase)] if phase else []
     if place.non_finite is not None:
         said.append(message("console.not_finite", **vars(place.non_finite)))
-    factor = rounded(place.factor) if place.zero is None else say(f"console.{place.zero}_zero")
+    factor = rounded(place.factor) if place.zero is None else say("console.zero", place)
     counts = (place.different, place.compared)
     apart = (rounded(place.max_abs_err), rounded(place.max_rel_err), factor)
     yield PLAIN, ("spread", place.place, texts_of(said) or None, *counts, *apart)
@@ -218,16 +217,11 @@ def overview_sheet(comparison: Comparison, links: Links) -> Sheet:
     if len(steps) > _MOST_STEPS:
         apart = {s for cells in counts.values() for s, found in cells.items() if _different(found)}
         shown = [step for step in steps if step in apart][:_MOST_STEPS] or steps[:_MOST_STEPS]
-    rows: list[Row] = [
-        (
-            PLAIN,
-            (
-                Cell(what[1], link=links.get(what, "")),
-                *(_cell(cells.get(step), links.get(what, "")) for step in shown),
-            ),
-        )
-        for what, cells in counts.items()
-    ]
+    rows: list[Row] = []
+    for what, cells in counts.items():
+        link = links.get(what, "")
+        of_steps = (_cell(cells.get(step), link) for step in shown)
+        rows.append((PLAIN, (Cell(what[1], link=link), *of_steps)))
     if len(shown) < len(steps):
         left = say("tables.further_steps", number=len(steps) - len(shown))
         rows.append((PLAIN, (left,)))

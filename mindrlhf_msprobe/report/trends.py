@@ -40,7 +40,7 @@ from mindrlhf_msprobe.storage.outputs import (
     refuse_directory,
     refuse_inside,
     replaced,
-    written,
+    write_all,
 )
 from mindrlhf_msprobe.storage.reading.series import Missing, Series
 from mindrlhf_msprobe.trends.similarity import GradientTrend, OfUpdate, Similarity
@@ -144,7 +144,7 @@ def series_lines(
     blocks: list[Lines] = [[*_block(of_runs, runs)] for of_runs in sides[:most]]
     if len(sides) > most:
         blocks.append([say("trend.more_series", count=len(sides) - most)])
-    if lines := [say("trend.missing", one) for one in missing]:
+    if lines := [say("unread.at", path=one.name, why=one.why) for one in missing]:
         blocks.append([say("trend.not_available"), lines])
     return _apart(blocks)
 
@@ -299,6 +299,25 @@ _OF_SIMILARITY = (
 )
 
 
+def refuse_files(
+    csv: str | None, events: str | None, runs: Iterable[str | Path], *, gradients: bool = False
+) -> None:
+    """Refuse, before the runs are read, what could not be written at the end.
+
+    Args:
+        gradients: whether similarities are to be written.
+
+    Raises:
+        RunError: a file lies inside a run, or would take the place of one that is none of ours.
+    """
+    read = [*runs]
+    headers = [_OF_SIMILARITY] if gradients else [*map(header, range(1, len(SIDES) + 1))]
+    if csv is not None:
+        refuse(Output(Path(csv), csv_of(*headers)), runs=read)
+    if events is not None:
+        refuse_inside(refuse_directory(events), read)
+
+
 def write_series(
     sides: Sequence[Sequence[Series | None]], runs: int, csv: str | None, events: str | None
 ) -> None:
@@ -312,42 +331,51 @@ def write_series(
         UsageError: tensorboardX is not installed.
         RunError: something cannot be written there.
     """
-    if csv is not None:
-        with written(_series_file(csv)) as (part,):
-            write_csv(part, header(runs), rows(sides))
-    if events is None:
-        return
-    with _event_files(Path(events)) as files:
-        for of_runs in sides:
-            for side, series in zip(SIDES, of_runs):
-                if series is not None:
-                    write_events(files, f"{side}/" if runs > 1 else "", series)
+    scalars = (
+        (f"{side}/{folder}" if runs > 1 else folder, *value)
+        for of_runs in sides
+        for side, series in zip(SIDES, of_runs)
+        if series is not None
+        for folder, *value in scalars_of(series)
+    )
+    _write(csv, header(runs), rows(sides), events, scalars)
 
 
-def refuse_files(
-    csv: str | None, events: str | None, runs: Iterable[str | Path], *, gradients: bool = False
+def write_similarity(found: GradientTrend, csv: str | None, events: str | None) -> None:
+    """Write the files that are wanted; see `write_series`."""
+    rows = []
+    for one in found.similarities:
+        at = [one.step, one.rank, one.phase, one.update, one.parameter, one.size]
+        measured = [None, None] if one.measure is None else [one.measure.value, one.value]
+        why = None if one.suspicion is None else one.suspicion.value
+        rows.append([*at, *measured, one.before, why])
+    scalars: list[_Scalar] = [
+        (f"rank{of.rank}", f"similarity/{of.phase}/{of.update}", of.value, of.step)
+        for of in found.updates
+    ]
+    for one in found.compared:
+        tag = f"similarity_{one.phase}/{one.parameter}/{one.update}"
+        scalars.append((f"rank{one.rank}", tag, one.value, one.step))
+    _write(csv, _OF_SIMILARITY, rows, events, scalars)
+
+
+#: Folder, tag, value and step, as `EventFiles.scalar` takes them.
+_Scalar = tuple[str, str, float, int]
+
+
+def _write(
+    csv: str | None,
+    names: Sequence[str],
+    table: Iterable[Sequence[Any]],
+    events: str | None,
+    scalars: Iterable[Sequence[Any]],
 ) -> None:
-    """Refuse, before the runs are read, what could not be written at the end.
-
-    Args:
-        gradients: whether similarities are to be written.
-
-    Raises:
-        RunError: a file lies inside a run, or would take the place of one that is none of ours.
-    """
-    read = [*runs]
     if csv is not None:
-        refuse(_similarity_file(csv) if gradients else _series_file(csv), runs=read)
+        write_all(Output(Path(csv), csv_of(names), lambda part: write_csv(part, names, table)))
     if events is not None:
-        refuse_inside(refuse_directory(events), read)
-
-
-def _series_file(path: str) -> Output:
-    return Output(Path(path), csv_of(*map(header, range(1, len(SIDES) + 1))))
-
-
-def _similarity_file(path: str) -> Output:
-    return Output(Path(path), csv_of(_OF_SIMILARITY))
+        with _event_files(Path(events)) as files:
+            for scalar in scalars:
+                files.scalar(*scalar)
 
 
 @contextmanager
@@ -369,43 +397,15 @@ def _event_files(directory: Path) -> Iterator[EventFiles]:
                     shutil.copyfile(path, part)
 
 
-def write_events(files: EventFiles, side: str, series: Series) -> None:
-    """Write a series; where a step has several values, the n-th of each are a curve.
-
-    Args:
-        side: stands before the folder of the rank; "" or a folder with a slash behind.
-    """
+def scalars_of(series: Series) -> Iterator[_Scalar]:
+    """Yield the values of a series; where a step has several, the n-th of each are a curve."""
     name = series.name.replace("[", "/").removesuffix("]") if series.kind == "derived" else ""
     section = series.phase or _SECTIONS.get(series.kind, series.kind)
     tag = "/".join(filter(None, (section, name or series.name, series.statistic)))
     several = bool(series.micro_steps.any())
     columns = (column.tolist() for column in (series.steps, series.micro_steps, series.values))
     for step, micro_step, value in zip(*columns):
-        own = f"{tag}/{micro_step}" if several else tag
-        files.scalar(f"{side}rank{series.rank}", own, value, step)
-
-
-def write_similarity(found: GradientTrend, csv: str | None, events: str | None) -> None:
-    """Write the files that are wanted; see `write_series`."""
-    if csv is not None:
-        rows = []
-        for one in found.similarities:
-            at = [one.step, one.rank, one.phase, one.update, one.parameter, one.size]
-            measure = None if one.measure is None else one.measure.value
-            value = None if one.measure is None else one.value
-            why = None if one.suspicion is None else one.suspicion.value
-            rows.append([*at, measure, value, one.before, why])
-        with written(_similarity_file(csv)) as (part,):
-            write_csv(part, _OF_SIMILARITY, rows)
-    if events is None:
-        return
-    with _event_files(Path(events)) as files:
-        for update in found.updates:
-            tag = f"similarity/{update.phase}/{update.update}"
-            files.scalar(f"rank{update.rank}", tag, update.value, update.step)
-        for one in found.compared:
-            tag = f"similarity_{one.phase}/{one.parameter}/{one.update}"
-            files.scalar(f"rank{one.rank}", tag, one.value, one.step)
+        yield f"rank{series.rank}", f"{tag}/{micro_step}" if several else tag, value, step
 
 
 _MOST_PENDING = 10_000  # values
@@ -485,7 +485,9 @@ class EventFiles:
 _DTYPE = "Float64"
 
 
-def metric_files(output: Path, at: tuple[int, int, int], metrics: Iterable[str]) -> list[Path]:
+def metric_files(
+    output: Path, at: tuple[int, int, int], metrics: Mapping[str, float]
+) -> list[Output]:
     """Return the files of one save of the metrics of rollout against training, as a run holds them.
 
     All are one key, which names a directory, as a key does: `rollout_corr/kl` is `kl` in it,
@@ -496,34 +498,12 @@ def metric_files(output: Path, at: tuple[int, int, int], metrics: Iterable[str])
         at: step, rank, micro-step.
     """
     directory = layout.key_data_dir(output, ROLLOUT_CORR, *at)
-    names = [layout.file_name(".".join([ROLLOUT_CORR, *_inside(name)])) for name in metrics]
-    return [directory / name for name in (*names, layout.file_name(ROLLOUT_CORR, ".json"))]
-
-
-def _inside(metric: str) -> list[str]:
-    return metric.removeprefix(f"{ROLLOUT_CORR}/").split("/")
-
-
-def is_metric_file(path: Path) -> bool:
-    """Return whether a file is one of these."""
-    if path.suffix == ".json":
-        return [*json.loads(path.read_bytes())] == ["data"]
-    array = open_npy(str(path))
-    return array.dtype == np.float64 and array.ndim == 0
-
-
-def write_metrics(
-    parts: Sequence[Path], files: Sequence[Path], metrics: Mapping[str, float]
-) -> None:
-    """Write one save of all metrics.
-
-    Args:
-        parts: where each of `files` is written first.
-    """
     data: dict[str, Any] = {}
-    for part, file, (name, value) in zip(parts, files, metrics.items()):
-        array = np.array(value)
-        save_npy(part, array)
+    files = []
+    for name, value in metrics.items():
+        array, parts = np.array(value), name.removeprefix(f"{ROLLOUT_CORR}/").split("/")
+        file = directory / layout.file_name(".".join([ROLLOUT_CORR, *parts]))
+        files.append(Output(file, _is_metric, partial(save_npy, array=array)))
         leaf = Leaf(
             *("numpy.ndarray", _DTYPE, ()),
             *(value, value, value, abs(value)),
@@ -532,8 +512,18 @@ def write_metrics(
             fingerprint=fingerprint(_DTYPE, array),
             data_name=file.name,
         )
-        inside, (*path, last) = data, _inside(name)
-        for part_of_name in path:
-            inside = inside.setdefault(part_of_name, {})
+        inside, (*path, last) = data, parts
+        for part in path:
+            inside = inside.setdefault(part, {})
         inside[last] = leaf.to_key_data_json()
-    write_json(parts[-1], {"data": data})
+    described = directory / layout.file_name(ROLLOUT_CORR, ".json")
+    write = partial(write_json, content={"data": data})
+    return [
+        *files,
+        Output(described, lambda path: [*json.loads(path.read_bytes())] == ["data"], write),
+    ]
+
+
+def _is_metric(path: Path) -> bool:
+    array = open_npy(str(path))
+    return array.dtype == np.float64 and array.ndim == 0

@@ -132,18 +132,16 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float)
 
 
-def _text_of(side: str) -> _Cell:
-    value = attrgetter(f"{side}.value")
-    return lambda finding: value(finding) if isinstance(value(finding), str) else None
-
-
 def _both(name: str, show: Callable[[str], str | _Cell]) -> tuple[Column, ...]:
     """Return a column for each side: of A with a 1 behind its name, of B with a 2."""
     return _column(f"{name}1", show("a")), _column(f"{name}2", show("b"))
 
 
 #: Texts that were saved, e.g. prompts and responses.
-TEXT_COLUMNS = _both("text", _text_of)
+TEXT_COLUMNS = (
+    _column("text1", lambda f: f.a.value if isinstance(f.a.value, str) else None),
+    _column("text2", lambda f: f.b.value if isinstance(f.b.value, str) else None),
+)
 
 
 def _message(finding: Finding) -> str:

@@ -21,10 +21,11 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.printable import printable_json
+from mindrlhf_msprobe.errors import UNDECIDED
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import FILLS, PLAIN, Cell, Column, Percent, Sheet, clean, plain
-from mindrlhf_msprobe.storage.outputs import Output, json_of, refuse, refuse_directory, written
+from mindrlhf_msprobe.storage.outputs import Output, json_of, refuse, refuse_directory, write_all
 
 _MANY_ROWS = 100_000  # may need more than a zip file holds without its extension
 _MOST_WAITING = 4  # chunks that wait to be compressed
@@ -97,15 +98,25 @@ def workbook_of(columns: Sequence[Column]) -> Callable[[Path], bool]:
     return is_ours
 
 
-def workbook_in(output: str | Path, name: str, columns: Sequence[Column]) -> Output:
-    """Return a workbook: the file where it ends in .xlsx, else one of this name in the directory.
+def workbook(
+    path: Path, columns: Sequence[Column], sheets: Callable[[], Sequence[Sheet]] = list
+) -> Output:
+    """Return a workbook as a file to write; the columns are those of its first sheet."""
+    return Output(path, workbook_of(columns), lambda part: write_xlsx(part, sheets()))
+
+
+def workbook_path(output: str | Path, name: str) -> Path:
+    """Return the file where it ends in .xlsx, else one of this name in the directory.
 
     Raises:
         OutputError: it is no directory.
     """
     path = refuse_directory(output, ".xlsx")
-    is_file = path.suffix.lower() == ".xlsx" and not path.is_dir()
-    return Output(path if is_file else path / name, workbook_of(columns))
+    return path if path.suffix.lower() == ".xlsx" and not path.is_dir() else path / name
+
+
+#: Where nothing was found yet.
+_NOTHING = Answer(UNDECIDED, tuple, dict)
 
 
 @dataclass(frozen=True)
@@ -123,15 +134,20 @@ class AnswerFiles:
     result: str
     keys: tuple[str, ...]
 
-    def outputs(self, directory: str | Path) -> list[Output]:
-        """Return both files in a directory.
+    def outputs(self, directory: str | Path, found: Answer = _NOTHING) -> list[Output]:
+        """Return both files of an answer in a directory.
 
         Raises:
             OutputError: it is no directory.
         """
         path = refuse_directory(directory)
-        table = Output(path / self.table, workbook_of(self.columns))
-        return [table, Output(path / self.result, json_of(*self.keys))]
+        table = workbook(path / self.table, self.columns, found.tables)
+
+        def write(part: Path) -> None:
+            text = json.dumps(found.content(), ensure_ascii=False, indent=1)
+            part.write_bytes(printable_json(text).encode())  # with escapes for the rest
+
+        return [table, Output(path / self.result, json_of(*self.keys), write)]
 
     def answer(
         self, directory: str | None, runs: Sequence[str], find: Callable[[], Answer]
@@ -147,19 +163,13 @@ class AnswerFiles:
         """
         if directory is None:
             return find()
-        outputs = self.outputs(directory)
-        refuse(*outputs, runs=runs)
+        refuse(*self.outputs(directory), runs=runs)
         found = find()
-        with written(*outputs, runs=runs) as (table, result):
-            write_xlsx(table, found.tables())
-            result.write_bytes(json_text(found.content()))
-        said = say("console.written", files=", ".join(str(output.path) for output in outputs))
+        folder, beside = found.beside(Path(directory))
+        table, result, *others = write_all(*self.outputs(directory, found), *beside, runs=runs)
+        files = [table, result, *[folder] * bool(others)]
+        said = say("console.written", files=", ".join(map(str, files)))
         return replace(found, lines=lambda: [*found.lines(), said])
-
-
-def json_text(content: Any) -> bytes:
-    """Return what is written beside a workbook, for programs: JSON with escapes for the rest."""
-    return printable_json(json.dumps(content, ensure_ascii=False, indent=1)).encode()
 
 
 def _write(path: Path, sheets: Sequence[Sheet], *, large: bool) -> None:

@@ -15,20 +15,9 @@ from functools import cached_property
 
 import numpy as np
 
+from mindrlhf_msprobe import phases
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.phases import (
-    ATTENTION_MASK,
-    LENGTHS,
-    LOG_PROB,
-    LOSS_INPUTS,
-    MASK,
-    OLD_LOG_PROB,
-    PROMPTS,
-    REF_LOG_PROB,
-    RESPONSES,
-    ROLLOUT_TOKENS,
-)
 from mindrlhf_msprobe.sequences.beginnings import run_at_end
 from mindrlhf_msprobe.sequences.losses import Counted, OldRows, Rows, ids_under, masks_of_values
 from mindrlhf_msprobe.sequences.step_data import (
@@ -112,7 +101,7 @@ class Sequences:
     @cached_property
     def responses(self) -> Sequence[KeyDatum]:
         """The saves of the responses."""
-        return self.data.saved(RESPONSES)
+        return self.data.saved(phases.RESPONSES)
 
     @cached_property
     def _ids(self) -> list[list[np.ndarray] | None]:
@@ -145,7 +134,7 @@ class Sequences:
     @cached_property
     def saved_masks(self) -> list[list[np.ndarray]]:
         """Of each save of the responses the masks saved beside it, for all its rows or no row."""
-        saves = self.data.saved(MASK)
+        saves = self.data.saved(phases.MASK)
         found: list[list[np.ndarray]] = []
         for at, rows in enumerate(self._ids):
             beside = rows is not None and len(saves) == len(self.responses)
@@ -253,20 +242,22 @@ class Sequences:
                 return found
             # The mask that was given to its own loss or saved beside it; that of the responses; or
             # one that losses were given with old log-probabilities that are those of the rows.
-            mask = self.data.beside(datum, array, of, MASK)
+            mask = self.data.beside(datum, array, of, phases.MASK)
             if mask is None:
                 mask = self._mask_of_responses(datum, array, of)
             if mask is None and datum.key not in OF_UPDATES:
-                names = REF_LOG_PROB if datum.key in REF_LOG_PROB else OLD_LOG_PROB
+                names = (
+                    phases.REF_LOG_PROB if datum.key in phases.REF_LOG_PROB else phases.OLD_LOG_PROB
+                )
                 is_own = datum.key in names
                 own = array if is_own else self.data.in_shape_of(datum, array, of, names)
                 mask = None if own is None else masks_of_values(self.data, own, names)
             if mask is not None:
                 return Counted(np.asarray(mask != 0))
-            tokens = self.data.in_shape_of(datum, array, of, ROLLOUT_TOKENS)
+            tokens = self.data.in_shape_of(datum, array, of, phases.ROLLOUT_TOKENS)
             if tokens is not None:
                 return Counted(np.asarray(tokens >= 0))
-            masks = self.data.saved(MASK)
+            masks = self.data.saved(phases.MASK)
             if len(masks) == 1 and len(of) > 1:  # of one of several updates of all its rows
                 mask = array_of(masks[0])
                 if mask.shape == array.shape:
@@ -276,7 +267,7 @@ class Sequences:
     @cached_property
     def old_rows(self) -> OldRows:
         """The old log-probabilities of the step, whose rows those of updates are."""
-        olds = self.data.saved(OLD_LOG_PROB)
+        olds = self.data.saved(phases.OLD_LOG_PROB)
         return OldRows(self.data, [self.counted(datum, array_of(datum), olds) for datum in olds])
 
     def _by_rows(
@@ -287,8 +278,8 @@ class Sequences:
         These are those of its log-probabilities, where they are found by their values; None where
         its own loss was given a mask.
         """
-        own = self.data.saved(LOG_PROB)
-        given = self.data.given_to_loss(MASK, datum.micro_step)
+        own = self.data.saved(phases.LOG_PROB)
+        given = self.data.given_to_loss(phases.MASK, datum.micro_step)
         if datum.key not in OF_UPDATES or len(own) != len(of):
             return None
         if given is not None and given.shape == array.shape:
@@ -306,10 +297,10 @@ class Sequences:
         Its rows are some of the batch. 0 where nothing says that any token does not count.
         """
         rows = [mask for mask in self._all_masks if mask is not None]
-        for datum in () if rows else self.data.saved(MASK):
+        for datum in () if rows else self.data.saved(phases.MASK):
             rows += rows_of(datum, "biuf") or ()
-        for datum in () if rows else self.data.saved((LOSS_INPUTS,)):
-            given = self.data.given_to_loss(MASK, datum.micro_step)
+        for datum in () if rows else self.data.saved((phases.LOSS_INPUTS,)):
+            given = self.data.given_to_loss(phases.MASK, datum.micro_step)
             rows += () if given is None or given.ndim != 2 else [*given]
         if not rows:
             known = [sample for sample in self.samples if sample.source is not Source.NONE]
@@ -327,13 +318,13 @@ class Sequences:
         Of rows that no loss was given a mask of, where others were, nothing counts.
         """
         at = next(number for number, one in enumerate(of) if one is datum)
-        prompts = self.data.saved(PROMPTS)
+        prompts = self.data.saved(phases.PROMPTS)
         ids = self._ids[at] if len(self._ids) == len(of) else None
         masks: Sequence[np.ndarray] = ()
         if ids is not None and any(mask is not None for mask in self._masks[at]):
             both = zip(ids, self._masks[at])
             masks = [np.zeros(len(row), bool) if mask is None else mask for row, mask in both]
-        elif len(saves := self.data.saved(MASK)) == len(of):
+        elif len(saves := self.data.saved(phases.MASK)) == len(of):
             masks = rows_of(saves[at], "biuf") or ()
         if array.ndim != 2 or len(masks) != len(array) or len({*map(len, masks)}) != 1:
             return None
@@ -371,7 +362,7 @@ class Sequences:
             masks: a row of each.
             at: the number of the save.
         """
-        prompts, rows = self.data.saved(PROMPTS), self._ids[at]
+        prompts, rows = self.data.saved(phases.PROMPTS), self._ids[at]
         given = rows_of(prompts[at]) if len(prompts) == len(self._ids) else None
         if given is None or rows is None or not len(given) == len(rows) == len(masks):
             return None
@@ -429,12 +420,12 @@ class Sequences:
 
     def _saved_lengths(self, at: int, rows: Sequence[np.ndarray]) -> list[int] | None:
         """Return the lengths that were saved of the rows, or that their attention mask says."""
-        for names in (LENGTHS, ATTENTION_MASK):
+        for names in (phases.LENGTHS, phases.ATTENTION_MASK):
             saves = self.data.saved(names)
             held = rows_of(saves[at], "biuf") if len(saves) == len(self.responses) else None
             if held is None:
                 continue
-            if names is LENGTHS:
+            if names is phases.LENGTHS:
                 found = [int(one) for row in held for one in row.tolist()]
             else:
                 # How many of a row's last columns stand before the end of its attention mask.
@@ -447,7 +438,7 @@ class Sequences:
     @cached_property
     def prompts(self) -> list[np.ndarray]:
         """The prompt of each response without padding, int64 [tokens]; empty where not known."""
-        tables = [rows_of(datum) for datum in self.data.saved(PROMPTS)]
+        tables = [rows_of(datum) for datum in self.data.saved(phases.PROMPTS)]
         rows = [row.astype(np.int64) for of in tables for row in of or ()]
         real = [np.flatnonzero((row != self.pad) & (row >= 0)) for row in rows]
         found = [row[at[0] : at[-1] + 1] if len(at) else row[:0] for row, at in zip(rows, real)]
@@ -455,15 +446,19 @@ class Sequences:
 
     def _attended(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield rows of attention masks, saved or given to losses, and the ids of their tokens."""
-        saves = self.data.saved(ATTENTION_MASK), self.data.saved(PROMPTS), self.responses
+        saves = (
+            self.data.saved(phases.ATTENTION_MASK),
+            self.data.saved(phases.PROMPTS),
+            self.responses,
+        )
         for mask, prompts, responses in zip(*saves) if len({*map(len, saves)}) == 1 else ():
             prompt_rows, answered = rows_of(prompts), rows_of(responses)
             if prompt_rows is not None and answered is not None:
                 whole = (np.concatenate(both) for both in zip(prompt_rows, answered))
                 yield from zip(rows_of(mask, "biuf") or (), whole)
-        for datum in self.data.saved((LOSS_INPUTS,)):
+        for datum in self.data.saved((phases.LOSS_INPUTS,)):
             inputs = arrays_of(datum)
-            for name in ATTENTION_MASK:
+            for name in phases.ATTENTION_MASK:
                 given = inputs.get(name)
                 ids = None if given is None else ids_under(given, inputs)
                 if given is not None and ids is not None:

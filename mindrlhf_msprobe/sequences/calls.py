@@ -15,6 +15,7 @@ from mindrlhf_msprobe.sequences.following import Piece, follow
 from mindrlhf_msprobe.sequences.inputs import CallInputs, Starts, read_inputs
 from mindrlhf_msprobe.sequences.padding import Padding, as_given
 from mindrlhf_msprobe.sequences.saved import (
+    UNKNOWN,
     Beginning,
     SavedSamples,
     of_saved,
@@ -26,7 +27,6 @@ from mindrlhf_msprobe.sequences.slots import Continuing, Slot, Wanted, with_ahea
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.records import Entry, Record
 
-UNKNOWN = -1
 _MOST_NOTES = 20
 _FIRST = 1 << 20  # more than positions begin with
 
@@ -203,20 +203,20 @@ def read_tokens(
     calls = [(entry, what) for entry in outermost if (what := starts.at(entry)) is not None]
     if not calls:
         raise NoTokens.saying("tokens.no_ids", entry=outermost[0].name)
+
+    def read(entry: Entry, what: CallInputs | Record) -> CallInputs:
+        if isinstance(what, CallInputs):
+            return what
+        try:
+            return read_inputs(entry, what)
+        except ArrayFileError as error:
+            raise NoTokens.saying("tokens.not_stored", record=what.name, why=error) from None
+
     builder = _Builder(pad, samples)
-    inputs = with_ahead(((_read(e, what), e) for e, what in calls), known=bool(samples))
+    inputs = with_ahead(((read(e, what), e) for e, what in calls), known=bool(samples))
     for given_to, entry, beginnings in with_beginnings(inputs, samples):
         builder.add(given_to, entry, beginnings)
     return builder.tokens()
-
-
-def _read(entry: Entry, what: CallInputs | Record) -> CallInputs:
-    if isinstance(what, CallInputs):
-        return what
-    try:
-        return read_inputs(entry, what)
-    except ArrayFileError as error:
-        raise NoTokens.saying("tokens.not_stored", record=what.name, why=error) from None
 
 
 @dataclass
@@ -331,18 +331,24 @@ class _Builder:
         for piece in pieces if self._is_merged else ():
             piece.key, piece.stays = piece.thread, True
         followed = follow(self._pieces, self._saved)
-        for sequence in followed:  # where the saved sample says that its pieces stand
+        for sample, of_sample in followed:  # where the saved sample says that its pieces stand
             number = len(self._sequences)
-            whole = self._saved.all[sequence.sample].tokens[: sequence.size]
-            self._sequences.append(_Sequence(whole.tolist(), len(sequence.pieces[0].tokens)))
-            for piece, (place, count, _) in zip(sequence.pieces, sequence.placed):
+            whole = sample.tokens[: sample.have].tolist()
+            self._sequences.append(_Sequence(whole, len(of_sample[0].tokens)))
+            for piece, (place, count, _) in zip(of_sample, sample.placed):
                 call = self._calls[piece.call]
                 call.sequence[piece.rows] = call.position[piece.rows] = UNKNOWN
                 call.sequence[piece.rows[:count]] = number
                 call.position[piece.rows[:count]] = place + np.arange(count)
                 self._lost_rows -= piece.lost
         if followed or any(one.open for one in self._sequences):
-            self._leave_out_empty()
+            # Those whose rows all are those of others now, or are left out, are none.
+            kept = np.unique(np.concatenate([call.sequence for call in self._calls]))
+            kept = kept[kept >= 0]
+            for call in self._calls:
+                known = call.sequence >= 0
+                call.sequence[known] = np.searchsorted(kept, call.sequence[known])
+            self._sequences = [self._sequences[number] for number in kept.tolist()]
         held, samples = self._sequences, self._saved.all
         made = tuple(np.array(one.tokens, np.int64) for one in held)
         given = [one.begun for one in held]
@@ -360,14 +366,15 @@ class _Builder:
                 begun[at] = min(prompt, len(made[at]))
         if again and not all(piece.begins for piece in pieces):
             self._note(message("tokens.refilled", count=again))
-        if drafts := sum(sequence.drafts for sequence in followed):
+        drafts = sum(rejected for sample, _ in followed for _, _, rejected in sample.placed)
+        if drafts:
             self._note(message("tokens.drafts", count=drafts))
         if cached := [one.cached for one in held if one.cached]:
             counts = {"count": len(cached), "of": len(made), "tokens": sum(cached)}
             self._note(message("tokens.cached", **counts))
         # What is about pieces alone is known now.
-        known = {id(piece) for sequence in followed for piece in sequence.pieces}
-        notes = [n for n, of in self._notes.items() if not of or {*map(id, of)} - known]
+        found = {id(piece) for _, of_sample in followed for piece in of_sample}
+        notes = [n for n, of in self._notes.items() if not of or {*map(id, of)} - found]
         return PhaseTokens(
             *(tuple(self._calls), made, tuple(notes[:_MOST_NOTES]), self._pad, tuple(begun)),
             *(self._block.found(), numbers, ends, self._lost_rows, drafts),
@@ -394,15 +401,6 @@ class _Builder:
                 call.sequence[ours] = call.position[ours] = UNKNOWN
                 piece.lost = self._lose(piece.tokens[: len(ours)])
                 self._note(one.open.note, piece)
-
-    def _leave_out_empty(self) -> None:
-        """Forget the sequences whose rows all are those of others now, or are left out."""
-        kept = np.unique(np.concatenate([call.sequence for call in self._calls]))
-        kept = kept[kept >= 0]
-        for call in self._calls:
-            known = call.sequence >= 0
-            call.sequence[known] = np.searchsorted(kept, call.sequence[known])
-        self._sequences = [self._sequences[number] for number in kept.tolist()]
 
     def add(
         self, inputs: CallInputs, entry: Entry, beginnings: Sequence[Beginning | None] | None = None
@@ -457,7 +455,12 @@ class _Builder:
                 position[piece.rows] = at[1] + np.arange(len(piece.rows))
                 self._entered(piece, at, table)
         if inputs.slots is not None and inputs.blocks is not None:
-            self._take_slots(call, inputs.slots, inputs.blocks, position)
+            # Where in a paged cache the tokens are written to.
+            has_all = len(inputs.blocks) >= len(call.samples)
+            for rows, table in zip(call.samples, inputs.blocks) if has_all else ():
+                written = rows[(inputs.slots[rows] >= 0) & (position[rows] >= 0)]
+                tables = np.broadcast_to(table, (len(written), len(table)))
+                self._block.add(tables, inputs.slots[written], position[written])
         leaks = _leaks(inputs, sequence) if len(call.samples) > batch else None
         self._calls.append(TokenCall(batch, width, sequence, position, given, leaks))
 
@@ -599,17 +602,6 @@ class _Builder:
         """Say that nothing tells which samples go on in a call."""
         saved = bool(self._saved.all)
         return message("tokens.unknown_samples", entry=call.entry.name, count=count, saved=saved)
-
-    def _take_slots(
-        self, call: _Call, slots: np.ndarray, blocks: np.ndarray, position: np.ndarray
-    ) -> None:
-        """Take note of where in a paged cache the tokens of a call are written to."""
-        if len(blocks) < len(call.samples):
-            return
-        for rows, table in zip(call.samples, blocks):
-            written = rows[(slots[rows] >= 0) & (position[rows] >= 0)]
-            tables = np.broadcast_to(table, (len(written), len(table)))
-            self._block.add(tables, slots[written], position[written])
 
     def _keys_of(self, call: _Call) -> list[int]:
         """Return what each sample keeps from call to call.

@@ -45,30 +45,15 @@ class Piece:
 
 
 @dataclass
-class Followed:
-    """The pieces of one sequence, and where they stand in a saved sample.
+class Guess:
+    """A saved sample that a sequence may be.
 
     Attributes:
-        sample: its number.
-        size: how many tokens of it the pieces have.
+        sample, tokens, prompt: its number, its tokens, and how many of them are the prompt.
+        have, last: how many of them were given, and the last place.
         placed: of each piece the position of its first token, how many of its tokens are those of
             the sample, and how many are rejected drafts; those behind the end are neither.
     """
-
-    sample: int
-    size: int
-    pieces: list[Piece]
-    placed: list[tuple[int, int, int]]
-
-    @property
-    def drafts(self) -> int:
-        """How many rows are those of rejected drafts."""
-        return sum(rejected for _, _, rejected in self.placed)
-
-
-@dataclass
-class _Guess:
-    """A sample that a sequence may be: how many of its tokens were given, and the last place."""
 
     sample: int
     tokens: np.ndarray
@@ -114,7 +99,7 @@ class _Guess:
 class _Thread:
     """A sequence: its pieces, and what it may be."""
 
-    def __init__(self, piece: Piece, guesses: list[_Guess]) -> None:
+    def __init__(self, piece: Piece, guesses: list[Guess]) -> None:
         self.pieces = [piece]
         self.guesses = guesses
 
@@ -138,8 +123,10 @@ class _Thread:
         self.guesses = [guess for guess in self.guesses if guess.add(piece)]
 
 
-def follow(calls: Sequence[Sequence[Piece]], saved: SavedSamples) -> list[Followed]:
-    """Return the sequences that are saved samples in all their pieces.
+def follow(
+    calls: Sequence[Sequence[Piece]], saved: SavedSamples
+) -> list[tuple[Guess, list[Piece]]]:
+    """Return the saved samples that sequences are in all their pieces, and these.
 
     Nothing where calls have one token of each sequence behind its beginning and all is known: the
     positions are enough then.
@@ -153,14 +140,14 @@ def follow(calls: Sequence[Sequence[Piece]], saved: SavedSamples) -> list[Follow
     threads = _Threads(saved)
     if not all(map(threads.add, calls)):
         return []
-    found: list[Followed] = []
+    found: list[tuple[Guess, list[Piece]]] = []
     used: dict[int, int] = {}  # of several equal samples each sequence has one of its own
     for thread in threads.found:
         able = [guess for guess in thread.guesses if guess.have >= guess.prompt]
         if able:
             best = min(able, key=lambda g: (used.get(g.sample, 0), -g.have, g.sample))
             used[best.sample] = used.get(best.sample, 0) + 1
-            found.append(Followed(best.sample, best.have, thread.pieces, best.placed))
+            found.append((best, thread.pieces))
     return found
 
 
@@ -256,7 +243,7 @@ def _earliest(threads: Sequence[_Thread], pieces: Sequence[Piece]) -> list[int] 
     return found
 
 
-def _guesses(saved: SavedSamples, piece: Piece) -> list[_Guess]:
+def _guesses(saved: SavedSamples, piece: Piece) -> list[Guess]:
     """Return the samples that begin with a piece; the prompt's first tokens may be all."""
     given = piece.tokens.astype(np.int64)
     guesses = []
@@ -266,7 +253,7 @@ def _guesses(saved: SavedSamples, piece: Piece) -> list[_Guess]:
         if same < min(len(given), len(tokens)) and len({*given[size:].tolist()}) == 1:
             same = min(same, size)  # behind the prompt it is padding
         if same in (len(given), len(tokens)) or size == same < len(given):
-            guess = _Guess(number, tokens, size, same, same - 1, piece.start or 0)
+            guess = Guess(number, tokens, size, same, same - 1, piece.start or 0)
             guess.placed.append((0, same, 0))
             guesses.append(guess)
     return guesses

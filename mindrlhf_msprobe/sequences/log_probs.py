@@ -17,19 +17,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from mindrlhf_msprobe import phases
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.phases import (
-    LOSS_INPUTS,
-    MASK,
-    OLD_LOG_PROB,
-    OLD_TOKENS,
-    PROMPTS,
-    RESPONSES,
-    ROLLOUT_LOG_PROB,
-    ROLLOUT_PROMPTS,
-    ROLLOUT_TOKENS,
-)
 from mindrlhf_msprobe.sequences import step_data
 from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.losses import Counted, before_zeros, runs_of
@@ -41,7 +31,7 @@ from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 _TOKENS = ("prompt_completion_ids", "input_ids", "tokens")
 
 #: The keys that these need.
-KEYS_READ = step_data.KEYS_READ.union(ROLLOUT_LOG_PROB, OLD_LOG_PROB)
+KEYS_READ = step_data.KEYS_READ.union(phases.ROLLOUT_LOG_PROB, phases.OLD_LOG_PROB)
 
 
 @dataclass(frozen=True)
@@ -71,12 +61,12 @@ def rollout_rows(sequences: Sequences) -> list[RolloutRows]:
         Unavailable: there are none; the message says what is not there or not known.
     """
     data = sequences.data
-    saves, old = data.saved(ROLLOUT_LOG_PROB), data.saved(OLD_LOG_PROB)
+    saves, old = data.saved(phases.ROLLOUT_LOG_PROB), data.saved(phases.OLD_LOG_PROB)
     if not saves:
-        raise Unavailable(message("trend.no_key", names=[ROLLOUT_LOG_PROB[0]]))
+        raise Unavailable(message("trend.no_key", names=[phases.ROLLOUT_LOG_PROB[0]]))
     found: list[RolloutRows] = []
     arrays = [array_of(datum) for datum in saves]
-    trained = [data.in_shape_of(d, a, saves, OLD_LOG_PROB) for d, a in zip(saves, arrays)]
+    trained = [data.in_shape_of(d, a, saves, phases.OLD_LOG_PROB) for d, a in zip(saves, arrays)]
     left_out = [message("trend.saves_left_out")] if any(one is None for one in trained) else []
     for datum, array, training in zip(saves, arrays, trained):
         if training is None:
@@ -89,7 +79,7 @@ def rollout_rows(sequences: Sequences) -> list[RolloutRows]:
         rows = RolloutRows(datum, array, training, mask, (*notes, *left_out))
         # Token ids in the shape of the log-probabilities, as they were sampled, then as trained.
         tables = []
-        for names in (ROLLOUT_TOKENS, OLD_TOKENS, RESPONSES):
+        for names in (phases.ROLLOUT_TOKENS, phases.OLD_TOKENS, phases.RESPONSES):
             with contextlib.suppress(Unavailable):  # texts
                 table = data.in_shape_of(datum, array, saves, names)
                 if table is not None and table.dtype.kind in "iu":
@@ -101,7 +91,7 @@ def rollout_rows(sequences: Sequences) -> list[RolloutRows]:
     if not found and (by_prefix := _of_other_widths(data, saves)) is not None:
         found.append(by_prefix)
     if not found and not old:
-        raise Unavailable(message("trend.no_key", names=[OLD_LOG_PROB[0]]))
+        raise Unavailable(message("trend.no_key", names=[phases.OLD_LOG_PROB[0]]))
     if not found:
         shapes = {"shape": list(arrays[-1].shape), "other_shape": list(array_of(old[0]).shape)}
         counts = {"count": len(saves), "other_count": len(old)}
@@ -131,9 +121,9 @@ def _of_other_widths(data: StepData, saves: Sequence[KeyDatum]) -> RolloutRows |
 
     None where not each table has its token ids in its own shape, a response a row in one order.
     """
-    rollout, sampled = _whole(saves), _whole(data.saved(ROLLOUT_TOKENS))
-    training = _whole(data.saved(OLD_LOG_PROB))
-    trained = _whole(data.saved(OLD_TOKENS) or data.saved(RESPONSES))
+    rollout, sampled = _whole(saves), _whole(data.saved(phases.ROLLOUT_TOKENS))
+    training = _whole(data.saved(phases.OLD_LOG_PROB))
+    trained = _whole(data.saved(phases.OLD_TOKENS) or data.saved(phases.RESPONSES))
     if rollout is None or sampled is None or training is None or trained is None:
         return None
     if rollout.shape != sampled.shape or training.shape != trained.shape:
@@ -154,8 +144,12 @@ def _by_tokens(sequences: Sequences, saves: Sequence[KeyDatum]) -> RolloutRows |
     Of several updates with the same tokens the first counts. None where nothing is found.
     """
     data = sequences.data
-    rollout, own = _whole(saves), _whole(data.saved(ROLLOUT_TOKENS))
-    names = (RESPONSES, PROMPTS) if own is None else (ROLLOUT_TOKENS, ROLLOUT_PROMPTS)
+    rollout, own = _whole(saves), _whole(data.saved(phases.ROLLOUT_TOKENS))
+    names = (
+        (phases.RESPONSES, phases.PROMPTS)
+        if own is None
+        else (phases.ROLLOUT_TOKENS, phases.ROLLOUT_PROMPTS)
+    )
     responses, prompts = (_whole(data.saved(of)) for of in names)
     if rollout is None or responses is None or rollout.shape != responses.shape:
         return None
@@ -170,7 +164,7 @@ def _by_tokens(sequences: Sequences, saves: Sequence[KeyDatum]) -> RolloutRows |
     found = [*_beside_tokens(data, responses, prompts)] if own is not None else []
     if not found:
         said = "trend.rows_by_tokens"
-    for datum in () if found else data.saved((LOSS_INPUTS,)):
+    for datum in () if found else data.saved((phases.LOSS_INPUTS,)):
         found += _given(datum, finder)
     for row, log_probs, counts in found:
         training[row, : len(log_probs)] = log_probs
@@ -190,7 +184,7 @@ def _beside_tokens(
     Args:
         responses, prompts: token ids [samples, tokens], −1 behind the end.
     """
-    old, tokens = data.saved(OLD_LOG_PROB), data.saved(OLD_TOKENS)
+    old, tokens = data.saved(phases.OLD_LOG_PROB), data.saved(phases.OLD_TOKENS)
     if prompts is None or not old or len(old) != len(tokens):
         return
     samples: dict[bytes, tuple[np.ndarray, list[int]]] = {}
@@ -250,10 +244,9 @@ def _given(datum: KeyDatum, finder: _Finder) -> Iterator[tuple[int, np.ndarray, 
     stands before it reaches back to the response before. Tokens have the mask's length, or one
     more: then the mask is that of the next token.
     """
-    held = arrays_of(datum, (*_TOKENS, *MASK, *OLD_LOG_PROB))
+    held = arrays_of(datum, (*_TOKENS, *phases.MASK, *phases.OLD_LOG_PROB))
     tokens, mask, old = (
-        next((held[name] for name in names if name in held), None)
-        for names in (_TOKENS, MASK, OLD_LOG_PROB)
+        step_data.first_of(held, names) for names in (_TOKENS, phases.MASK, phases.OLD_LOG_PROB)
     )
     if tokens is None or mask is None or old is None or mask.ndim != 2:
         return

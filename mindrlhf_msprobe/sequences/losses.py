@@ -20,7 +20,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import LOSS_INPUTS, MASK, OLD_LOG_PROB
 from mindrlhf_msprobe.sequences.beginnings import run_at_end, shared_length
-from mindrlhf_msprobe.sequences.step_data import StepData, array_of, arrays_of
+from mindrlhf_msprobe.sequences.step_data import StepData, array_of, arrays_of, first_of
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 
 
@@ -171,8 +171,7 @@ def masks_of_values(data: StepData, values: np.ndarray, names: Sequence[str]) ->
     known: dict[bytes, np.ndarray] = {}
     for datum in data.saved((LOSS_INPUTS,)):
         held = arrays_of(datum, (*names, *MASK))
-        own = next((held[name] for name in names if name in held), None)
-        mask = next((held[name] for name in MASK if name in held), None)
+        own, mask = first_of(held, names), first_of(held, MASK)
         if own is not None and mask is not None and own.shape == mask.shape and own.ndim == 2:
             known |= {_bytes(row): of != 0 for row, of in zip(own, mask) if row.any()}
     found = [known.get(_bytes(row)) for row in values] if values.ndim == 2 else []

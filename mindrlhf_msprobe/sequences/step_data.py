@@ -8,23 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe import phases
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import SpokenError, message
-from mindrlhf_msprobe.phases import (
-    ATTENTION_MASK,
-    GENERATE,
-    LENGTHS,
-    LOG_PROB,
-    LOSS_INPUTS,
-    MASK,
-    OLD_LOG_PROB,
-    OLD_TOKENS,
-    PROMPTS,
-    REF_LOG_PROB,
-    RESPONSES,
-    ROLLOUT_PROMPTS,
-    ROLLOUT_TOKENS,
-)
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
@@ -73,7 +59,13 @@ class Settings:
         count; where these differ, none does.
         """
         found = [*_settings(configurations)]
-        usual, low, high = (_clip_of(found, names) for names in (_CLIP, _CLIP_LOW, _CLIP_HIGH))
+        clips: list[float | None] = []
+        for names in (_CLIP, _CLIP_LOW, _CLIP_HIGH):
+            values = (value for path, value in found if path[-1] in names)
+            # An optimizer's `epsilon` is smaller.
+            known = {value for value in values if type(value) is float and 0.01 <= value < 10}
+            clips.append(known.pop() if len(known) == 1 else None)
+        usual, low, high = clips
         low, high = (usual if low is None else low), (usual if high is None else high)
         clip_range = None if low is None or high is None else (low, high)
         given = [*_settings(generation)]
@@ -85,8 +77,8 @@ class Settings:
 def generation_of(run: Run) -> Mapping[str, Any]:
     """Return the settings that `generate` was first given, as far as the run recorded them."""
     for file in run.run_files:
-        phases: Any = file.json.get("generation")
-        found = phases.get(GENERATE) if isinstance(phases, dict) else None
+        known: Any = file.json.get("generation")
+        found = known.get(phases.GENERATE) if isinstance(known, dict) else None
         settings = found.get("settings") if isinstance(found, dict) else None
         if isinstance(settings, dict):
             return settings
@@ -131,16 +123,6 @@ def _ids_of(path: tuple[str, ...], value: Any, settings: Sequence[_Setting]) -> 
     return frozenset(int(text) for text in ids if text.isdigit())
 
 
-def _clip_of(settings: Sequence[_Setting], names: Collection[str]) -> float | None:
-    """Return the one clip range that settings of these names have; None if there is not one.
-
-    An optimizer's `epsilon` is smaller.
-    """
-    values = (value for path, value in settings if path[-1] in names)
-    found = {value for value in values if type(value) is float and 0.01 <= value < 10}
-    return found.pop() if len(found) == 1 else None
-
-
 def _settings(content: Any) -> Iterator[_Setting]:
     """Yield each setting below a configuration, with its keys in lower case."""
     waiting: list[_Setting] = [((), content)]
@@ -157,12 +139,20 @@ def _settings(content: Any) -> Iterator[_Setting]:
 
 
 #: What is saved of an update: rows are those of its own micro-batch.
-OF_UPDATES = frozenset((*LOG_PROB, "ratio", "kl", "kl_loss", "entropy"))
+OF_UPDATES = frozenset((*phases.LOG_PROB, "ratio", "kl", "kl_loss", "entropy"))
 #: The keys that say which tokens of a step are real.
 KEYS_READ = frozenset(
     (
-        *(*PROMPTS, *RESPONSES, *MASK, *ATTENTION_MASK, *LENGTHS, *PAD[0], LOSS_INPUTS),
-        *(*ROLLOUT_TOKENS, *ROLLOUT_PROMPTS, *OLD_TOKENS),
+        *(
+            *phases.PROMPTS,
+            *phases.RESPONSES,
+            *phases.MASK,
+            *phases.ATTENTION_MASK,
+            *phases.LENGTHS,
+            *PAD[0],
+            phases.LOSS_INPUTS,
+        ),
+        *(*phases.ROLLOUT_TOKENS, *phases.ROLLOUT_PROMPTS, *phases.OLD_TOKENS),
     )
 )
 
@@ -213,10 +203,9 @@ class StepData:
 
     def given_to_loss(self, names: Sequence[str], micro_step: int) -> np.ndarray | None:
         """Return what the loss of an update was given under one of these names, or None."""
-        for datum in self.saved((LOSS_INPUTS,)):
+        for datum in self.saved((phases.LOSS_INPUTS,)):
             if datum.micro_step == micro_step:
-                held = arrays_of(datum, names)
-                return next((held[name] for name in names if name in held), None)
+                return first_of(arrays_of(datum, names), names)
         return None
 
     def in_shape_of(
@@ -245,7 +234,10 @@ class StepData:
         Raises:
             Unavailable: it cannot be read.
         """
-        own = next((group for group in (OLD_LOG_PROB, REF_LOG_PROB) if datum.key in group), ())
+        own = next(
+            (group for group in (phases.OLD_LOG_PROB, phases.REF_LOG_PROB) if datum.key in group),
+            (),
+        )
         of_loss = self.given_to_loss(own, datum.micro_step) if own else None
         is_given = of_loss is not None and np.array_equal(of_loss, array, equal_nan=True)
         if datum.key in OF_UPDATES or is_given:
@@ -282,6 +274,11 @@ def arrays_of(datum: KeyDatum, names: Collection[str] | None = None) -> dict[str
             with contextlib.suppress(ArrayFileError):
                 found[record.path] = record.array()
     return found
+
+
+def first_of(held: Mapping[str, np.ndarray], names: Sequence[str]) -> np.ndarray | None:
+    """Return the first of some arrays by name that there is, or None."""
+    return next((held[name] for name in names if name in held), None)
 
 
 def rows_of(datum: KeyDatum, kinds: str = "iu") -> list[np.ndarray] | None:

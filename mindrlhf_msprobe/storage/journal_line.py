@@ -19,6 +19,8 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 #: The values of an entry that holds no gradients of parameters, in the order of their records.
 PARTS = ("input_args", "input_kwargs", "input", "output", "output_kwargs", "parameters")
+#: What records of each part are: input, output, parameters, or gradients of these.
+IO_OF = {**{part: part.partition("_")[0] for part in PARTS}, PARAMETERS_GRAD: PARAMETERS_GRAD}
 _LONGEST_ARGUMENT = 100  # characters of an argument's name
 
 #: What a line holds beside the values themselves: the first five always.
@@ -153,7 +155,7 @@ class JournalLine:
             return
         for part in PARTS:
             if self.values.get(part) is not None:
-                yield part.partition("_")[0], "", self.values[part]
+                yield IO_OF[part], "", self.values[part]
 
     def records(self) -> Iterator[tuple[str, str, str, Leaf]]:
         """Yield (record name, io, path, leaf) of its values.

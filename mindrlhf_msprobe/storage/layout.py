@@ -321,8 +321,8 @@ def why_unread(error: Exception) -> Message:
 
 def step_directories(
     root: Path, *, links: bool = False, unlisted: OnUnlisted | None = None
-) -> list[Path]:
-    """Return every directory `step<S>` of layer data and of key data below `root`.
+) -> list[tuple[int, Path]]:
+    """Return every directory `step<S>` of layer data and of key data below `root`, with S.
 
     verl has one level more above it, `step_<S>/<phase>/step0`; so has what vLLM dumps,
     `<phase>/<process id>/step<S>`, and what slime dumps beside it, `<phase>/<phase>/step<S>`.
@@ -337,7 +337,7 @@ def step_directories(
     found: list[Path] = []
     for first in below(root):
         if first.name == KEY_DATA_DIR:  # a key may itself be called step5
-            found += [d for key in below(first) for d in below(key) if is_step(d)]
+            found += [directory for key in below(first) for directory in below(key)]
         elif is_step(first):
             found.append(first)
         else:
@@ -349,8 +349,9 @@ def step_directories(
                 names = first.name, second.name
                 of_phases = all(standard_phase(name) != name for name in names)
                 if trainer_step(names[0]) is not None or names[1].isdecimal() or of_phases:
-                    found += [third for third in below(second) if is_step(third)]
-    return found
+                    found += below(second)
+    numbered = ((step_number(directory.name), directory) for directory in found)
+    return [(step, directory) for step, directory in numbered if step is not None]
 
 
 def trainer_step(name: str) -> int | None:
@@ -366,7 +367,7 @@ def is_step(path: Path) -> bool:
 
 def has_dumps(root: Path) -> bool:
     """Return whether `root` holds layer data or key data, whoever wrote them."""
-    return any(rank_directories(step_dir) for step_dir in step_directories(root))
+    return any(rank_directories(step_dir) for _, step_dir in step_directories(root))
 
 
 def holds_run(path: Path) -> bool:

@@ -46,10 +46,12 @@ class Output(NamedTuple):
     Attributes:
         path: where.
         is_ours: returns whether a file that stands there already is an earlier one of its kind.
+        write: writes it, given a hidden path that takes its place later.
     """
 
     path: Path
     is_ours: Callable[[Path], bool]
+    write: Callable[[Path], object] = Path.touch
 
 
 def json_of(*keys: str, many: bool = False) -> Callable[[Path], bool]:
@@ -89,7 +91,7 @@ def refuse(*outputs: Output, runs: Iterable[str | Path] = ()) -> None:
         OutputError: it would take the place of what this tool did not write, of another answer of
             it, or of what was changed since.
     """
-    for path, is_ours in outputs:
+    for path, is_ours, _ in outputs:
         refuse_inside(path, runs)
         if not os.path.lexists(path):
             continue
@@ -112,9 +114,15 @@ def refuse_inside(path: Path, runs: Iterable[str | Path] = ()) -> None:
     target = Path(os.path.realpath(path))
     given = {Path(os.path.realpath(run)) for run in runs if "\0" not in str(run)}
     for around in (target, *target.parents):
-        if around in given or _is_run(around):
-            code = "error.output_is" if around == target else "error.output_lies_inside"
-            where = message(code, run=str(around))
+        is_run = around in given
+        # Or a manifest of this tool stands there, whole or not.
+        for manifest in layout.manifests(around)[:1] if os.path.isdir(around) else ():
+            try:
+                is_run = is_run or RunFile.load(manifest).tool == TOOL
+            except (OSError, ValueError):
+                is_run = True
+        if is_run:
+            where = message("error.output_there", is_run=around == target, run=str(around))
             raise RunError.saying("error.output_inside", output=path, where=where)
 
 
@@ -135,16 +143,6 @@ def refuse_directory(path: str | Path, *but: str) -> Path:
     return path
 
 
-def _is_run(directory: Path) -> bool:
-    """Return whether a directory is a run: a manifest of this tool stands there, whole or not."""
-    for path in layout.manifests(directory)[:1] if os.path.isdir(directory) else ():
-        try:
-            return RunFile.load(path).tool == TOOL
-        except (OSError, ValueError):
-            return True
-    return False
-
-
 @contextlib.contextmanager
 def written(*outputs: Output, runs: Iterable[str | Path] = ()) -> Iterator[list[Path]]:
     """Yield a hidden path for each of several files, which take their places together.
@@ -157,6 +155,18 @@ def written(*outputs: Output, runs: Iterable[str | Path] = ()) -> Iterator[list[
     refuse(*outputs, runs=runs)
     with replaced(*(output.path for output in outputs)) as parts:
         yield parts
+
+
+def write_all(*outputs: Output, runs: Iterable[str | Path] = ()) -> list[Path]:
+    """Write several files, which take their places together; return their paths.
+
+    Raises:
+        RunError, OutputError: as for `written`.
+    """
+    with written(*outputs, runs=runs) as parts:
+        for output, part in zip(outputs, parts):
+            output.write(part)
+    return [output.path for output in outputs]
 
 
 @contextlib.contextmanager

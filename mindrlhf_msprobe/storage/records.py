@@ -89,6 +89,12 @@ def parts_of_name(entry: str) -> EntryName:
     return EntryName(match["cell"], match["cls"], match["direction"], int(match["call"]))
 
 
+def record_name(entry: str, io: str, path: str) -> str:
+    """Return the full name of a record: `<entry>.<io>.<path>`; of a gradient without its io."""
+    head = entry if io == PARAMETERS_GRAD else f"{entry}.{io}"
+    return f"{head}.{path}" if path else head
+
+
 class Named:
     """What has the name of an entry."""
 
@@ -114,6 +120,10 @@ class Named:
     def call(self) -> int:
         """The n-th time the cell ran in its phase and step, from 0."""
         return parts_of_name(self.name).call
+
+    def record_name(self, io: str, path: str) -> str:
+        """Return the full name of one of its records."""
+        return record_name(self.name, io, path)
 
 
 def cell_name(entry: str) -> str:

@@ -164,13 +164,6 @@ def _of_policy(
     return best
 
 
-def _approx_kl(sequences: Sequences) -> list[Value]:
-    def by_token(new: np.ndarray, old: np.ndarray, mask: np.ndarray) -> float:
-        return formulas.kl_k3(old, new, mask)
-
-    return _of_policy(sequences, by_token, formulas.kl_of_ratios)
-
-
 def _clip_fraction(sequences: Sequences) -> list[Value]:
     given = sequences.data.settings.clip_range
     limits = formulas.CLIP_RANGE if given is None else given
@@ -226,7 +219,11 @@ def _response_length(sequences: Sequences) -> list[Value]:
 OF_KEYS: dict[str, Callable[[Sequences], list[Value]]] = {
     "ratio": partial(_of_policy, by_token=formulas.ratio, of_ratios=formulas.mean),
     "clip_fraction": _clip_fraction,
-    "approx_kl": _approx_kl,
+    "approx_kl": partial(
+        _of_policy,
+        by_token=lambda new, old, mask: formulas.kl_k3(old, new, mask),
+        of_ratios=formulas.kl_of_ratios,
+    ),
     "kl_k1": _kl(formulas.kl_k1),
     "kl_k3": _kl(formulas.kl_k3),
     "response_length": _response_length,

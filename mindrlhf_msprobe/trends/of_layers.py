@@ -19,6 +19,7 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, elements_of
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.columns.rows import Rows
+from mindrlhf_msprobe.storage.leaves import plain_path
 from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import Gathered
@@ -32,7 +33,6 @@ from mindrlhf_msprobe.storage.records import (
 )
 from mindrlhf_msprobe.trends.formulas import joint_norm, squared_distance
 
-_ESCAPED = re.compile("%([0-9A-F]{2})")
 #: Of the lines that hold parameters, gradients, or an optimizer's state.
 MARKS = b"parameters", OPTIMIZER_STATE.encode()
 _LAYER = re.compile(r"(?:.+\.)?[0-9]+(?=\.|$)")
@@ -60,11 +60,8 @@ class OfEntries:
     def end(self, at: StepPlace, into: Gathered) -> None:
         """Take note that a place has been read; give what is known by now."""
 
-    def settle(self, step: int, into: Gathered) -> None:
-        """Give what was known only by the end of a step, for those who do not wait for the last."""
-
-    def finish(self, into: Gathered) -> None:
-        """Give what was known only at the end."""
+    def settle(self, step: int | None, into: Gathered) -> None:
+        """Give what was known only by the end of a step; None: of the last one."""
 
     def missing(self) -> Message:
         """Return why nothing was found."""
@@ -108,8 +105,7 @@ def _by_call_and_layer(rows: Rows) -> dict[tuple[int, str], np.ndarray]:
     found: dict[tuple[int, str], list[int]] = {}
     for row, (entry, path) in enumerate(rows.names):
         cell, _, _, call = parts_of_name(entry)
-        own = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), path)
-        parameter = network_name(cell, own)
+        parameter = network_name(cell, plain_path(path))
         for layer in ("", layer_of(cell_of_parameter(parameter))):
             found.setdefault((call, layer), []).append(row)
     return {key: np.array(of, np.intp) for key, of in found.items()}
@@ -204,17 +200,13 @@ class _Updates(OfEntries):
             self._last[key] = at.step, number, seen
         self._seen.clear()
 
-    def settle(self, step: int, into: Gathered) -> None:
-        later = {at: sums for at, sums in self._sums.items() if at[2] >= step}
-        self._sums = {at: sums for at, sums in self._sums.items() if at[2] < step}
-        self.finish(into)
-        self._sums = later
-
-    def finish(self, into: Gathered) -> None:
-        for (rank, phase, step, number, layer), (moved, weight) in self._sums.items():
+    def settle(self, step: int | None, into: Gathered) -> None:
+        for at in [at for at in self._sums if step is None or at[2] < step]:
+            rank, phase, of, number, layer = at
+            moved, weight = self._sums.pop(at)
             name = f"{UPDATE_TO_WEIGHT}[{layer}]" if layer else UPDATE_TO_WEIGHT
             value = (moved / weight) ** 0.5 if weight else float("nan")
-            into.add("derived", name, value, (step, rank, number), phase=phase)
+            into.add("derived", name, value, (of, rank, number), phase=phase)
 
     def missing(self) -> Message:
         if not self._parameters:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -18,7 +19,6 @@ from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, record_names
 from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
-from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import (
     STATISTICS,
@@ -155,10 +155,7 @@ class Reading:
         Points of `update_to_weight` are of the step before: they need what the weights became.
         """
         for gatherer in self._gather.values():
-            if step is None:
-                gatherer.finish(self._found)
-            else:
-                gatherer.settle(step, self._found)
+            gatherer.settle(step, self._found)
         found, self._found = self._found, Gathered()
         return sorted(found.series(), key=_order)
 
@@ -184,17 +181,6 @@ class Reading:
                 )
         return columns
 
-    def _take_key(self, datum: KeyDatum) -> None:
-        self._matched = True
-        statistic = self._choice.statistic or _OF_KEY
-        at = datum.step, datum.rank, datum.micro_step
-        more = ("min", "max") if datum.key in self._choice.spread else ()
-        for record in datum.records:
-            for name in (statistic, *more):
-                value = statistic_of(record, name)
-                if value is not None:
-                    self._found.add("key", record.name, value, at, statistic=name)
-
     def _read_keys(self, at: StepPlace) -> None:
         there = self._run.keys_at(at)
         every, own, pattern = self._choice.everything, self._choice.keys, self._pattern
@@ -203,8 +189,15 @@ class Reading:
         read |= self._metrics.keys(there)
         of_place = {key: saves for key in sorted(read) if (saves := self._run.key_data(key, *at))}
         for key in wanted:
+            self._matched = self._matched or key in of_place
+            names = [self._choice.statistic or _OF_KEY]
+            names += ("min", "max") if key in self._choice.spread else ()
             for datum in of_place.get(key, ()):
-                self._take_key(datum)
+                point = datum.step, datum.rank, datum.micro_step
+                for record, name in itertools.product(datum.records, names):
+                    value = statistic_of(record, name)
+                    if value is not None:
+                        self._found.add("key", record.name, value, point, statistic=name)
         if not of_place or not (self._derived or self._metrics.wanted):
             return
         if self._settings is None:

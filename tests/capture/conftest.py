@@ -1,20 +1,12 @@
 """What the tests of recording share: something runs in a phase, and what it left is opened."""
 
 import itertools
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mindrlhf_msprobe import Probe
-from mindrlhf_msprobe.storage.reading.reader import Run
-
 
 @pytest.fixture
-def run_phase(
-    layer_probe: Callable[..., Probe], recorded: Callable[[Probe], Run], tmp_path: Path
-) -> Callable[..., Run]:
+def run_phase(layer_probe, recorded, tmp_path):
     """Return a function that runs something inside a phase and opens what was recorded.
 
     Its first run is in `tmp_path/run`, the next ones are in run1, run2, …
@@ -27,16 +19,16 @@ def run_phase(
     numbers = itertools.count()
 
     def run(
-        network: Any,
-        body: Callable[[], Any],
+        network,
+        body,
         *,
-        phase: str = "actor_update",
-        optimizer: Any = None,
-        steps: int = 1,
-        openings: int = 1,
-        mode: int = ms.PYNATIVE_MODE,
-        **settings: Any,
-    ) -> Run:
+        phase="actor_update",
+        optimizer=None,
+        steps=1,
+        openings=1,
+        mode=ms.PYNATIVE_MODE,
+        **settings,
+    ):
         path = tmp_path / f"run{next(numbers) or ''}"
         probe = layer_probe(**{"dump_path": str(path), **settings})
         with in_mode(mode):

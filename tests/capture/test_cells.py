@@ -52,14 +52,6 @@ def test_a_policy_keeps_its_names_inside_the_cells_that_train_it():
     }
 
 
-def test_an_inner_cell_lies_inside():
-    with pytest.raises(ValueError, match="Scale is not a cell of Policy"):
-        name_as_seen_from(Scale(), Policy())
-    policy = Policy()
-    name_as_seen_from(policy, policy)
-    assert set(named_cells(policy)) == {"root", "first", "outer"}
-
-
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_entries_have_these_names(run_phase, mode):
     policy = Policy()
@@ -90,13 +82,6 @@ def loss(network: nn.Cell) -> Tensor:
 
 def kinds(network: nn.Cell) -> dict[str, str]:
     return {name: type(cell).__name__ for name, cell in named_cells(network).items()}
-
-
-def test_names_are_those_without_wrappers() -> None:
-    plain, around = Decoder(), wrapped(Decoder())
-    assert kinds(around) == kinds(plain)
-    assert set(initial_weights(around, pytest.fail)) == set(initial_weights(plain, pytest.fail))
-    assert kinds(CheckpointWrapper(SwapWrapper(Scale()))) == {"root": "Scale"}
 
 
 @pytest.mark.parametrize("leaf", [nn.ReLU, Scale])

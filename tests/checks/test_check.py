@@ -13,11 +13,11 @@ import pytest
 from helpers.health_runs import HealthRun, a_nan, steps_of, tensor
 from helpers.runs import MSPROBE_DATA, Fault, record_training
 from helpers.runs import a_nan as make_nan
+from helpers.snapshots import rewrite
 
 from mindrlhf_msprobe import ConfigError, RunError, UsageError, check_run, check_runs
 from mindrlhf_msprobe.checks import rule
 from mindrlhf_msprobe.checks.rule import key, phase
-from mindrlhf_msprobe.checks.views import steps
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.findings.health import Evidence, Severity
 from mindrlhf_msprobe.storage.place import Place
@@ -227,17 +227,6 @@ def test_later_findings_stand_under_what_they_follow_from(tmp_path):
     ]
 
 
-def test_a_journal_is_read_once_and_steps_come_in_order(healthy, monkeypatch):
-    from mindrlhf_msprobe import Run
-
-    read = []
-    journal = Run.journal
-    monkeypatch.setattr(Run, "journal", lambda self, at: read.append(at) or journal(self, at))
-    check_run(healthy)
-    assert len(read) == len(set(read)) == 12
-    assert [at.step for at in read] == sorted(at.step for at in read)
-
-
 def test_a_run_cut_off_in_the_middle(broken, tmp_path):
     """The damaged line is said; what is left of the journal is checked."""
     root = tmp_path / "run"
@@ -256,11 +245,8 @@ def test_a_step_that_was_not_ended_is_said(tmp_path):
             run.call("head", output=tensor())
         run.end_step()
     run.close()
-    file = tmp_path / "run" / "run.json"
-    written = json.loads(file.read_text())
-    written["state"] = "running"
-    written["attempts"][-1]["last_completed_step"] = 0
-    file.write_text(json.dumps(written))
+    last = ("attempts", -1, "last_completed_step")
+    rewrite(tmp_path / "run" / "run.json", {"state": "running", last: 0})
     codes = [one.why for one in check_run(tmp_path / "run").not_checked]
     assert [why.params for why in codes if why.code == "checks.cut_off"] == [{"step": 1}]
 
@@ -300,20 +286,9 @@ def test_no_run_is_an_error(tmp_path):
         check_runs([])
 
 
-def test_the_journals_of_all_steps_give_every_entry_once(healthy):
-    from mindrlhf_msprobe import open_run
-
-    run, names = open_run(healthy), []
-    for step in steps(run):
-        for journal in step.journals():
-            names += [(one.phase, one.step, one.rank, one.name) for one in journal.entries()]
-    expected = [(one.phase, one.step, one.rank, one.name) for one in run.entries()]
-    assert sorted(names) == sorted(expected)
-
-
 def test_what_was_not_checked_is_one_line_and_a_list_on_demand(healthy, capsys):
     """By reason; a rule that failed is named in any case, and the page folds the list."""
-    from mindrlhf_msprobe.report.page.answer import not_checked_of
+    from mindrlhf_msprobe.report.checks import not_checked_shown
     from mindrlhf_msprobe.report.page.data import in_both
 
     assert main(["check", str(healthy), "--lang", "en"]) == 0
@@ -328,6 +303,6 @@ def test_what_was_not_checked_is_one_line_and_a_list_on_demand(healthy, capsys):
     assert sum(counts) == len(whole) - len(short)
     assert "--not-checked" in line
     result = check_run(healthy)
-    shown = in_both(lambda: not_checked_of([result]))
+    shown = in_both(lambda: not_checked_shown([result]))
     assert shown["line"][0] == line.partition(";")[0]
     assert len(shown["items"]) == sum(counts)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from helpers.health_runs import HealthRun, a_nan, steps_of, tensor
+from helpers.health_runs import HealthRun, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,6 @@ from mindrlhf_msprobe.checks.loading import own_rules
 from mindrlhf_msprobe.checks.views import steps
 from mindrlhf_msprobe.storage.columns.columns import EntryView
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
-from mindrlhf_msprobe.storage.columns.leaf_json import is_float
 from mindrlhf_msprobe.storage.leaves import child_path
 from mindrlhf_msprobe.storage.reading.reader import Run
 
@@ -89,12 +88,6 @@ def test_each_array_of_key_data_is_read_once(run, monkeypatch):
     assert len(opened) >= 12 * 2 * 5  # some keys are of interest in the first step alone
 
 
-def test_what_journals_have_in_common_is_computed_once(run):
-    layouts = Layouts()
-    shared = [j.layout for step in steps(open_run(run)) for j in step.journals(layouts)]
-    assert len({*map(id, shared)}) == 2  # of two phases, 12 steps and 2 ranks
-
-
 def test_a_healthy_run_needs_no_object_an_entry(run, monkeypatch):
     made = []
     monkeypatch.setattr(EntryView, "__init__", lambda self, *at: made.append(at))
@@ -162,19 +155,3 @@ def test_records_stand_where_the_entry_has_them(values):
         for path, leaf in flat(value)
     ]
     assert [*zip(found, leaves)] == expected
-
-
-def test_a_parameter_that_is_not_finite_reads_the_gradients_before_it(tmp_path):
-    for run, step, _ in steps_of(tmp_path / "run", 3):
-        with run.phase("actor_update"):
-            run.call("layers.0", parameters={"weight": a_nan() if step == 2 else tensor()})
-            run.gradients("layers.0", weight=tensor())
-    (found,) = (
-        one for one in check_run(tmp_path / "run").findings if one.rule == "non_finite.first"
-    )
-    assert found.said.params["gradients_finite"]
-
-
-@pytest.mark.parametrize("dtype", [None, 7, [], {"a": 1}])
-def test_a_dtype_that_is_none_is_that_of_no_floats(dtype):
-    assert not is_float({"type": "mindspore.Tensor", "dtype": dtype, "shape": [2]})

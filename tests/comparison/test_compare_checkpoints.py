@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers.checkpoint_files import write_ckpt, write_safetensors, write_strategy
 from helpers.runs import record_training
+from helpers.snapshots import rewrite
 from openpyxl import load_workbook
 
 from mindrlhf_msprobe import RunError, Tolerance, UsageError, compare_checkpoints, open_run
@@ -576,10 +577,8 @@ def test_a_run_is_a_side(tmp_path, task):
 
 def say_saved(run, role, saved):
     """Let a run say which checkpoints it saved, by the steps that were done."""
-    file = run / "run.json"
-    content = json.loads(file.read_text())
-    content["saved_checkpoints"] = {role: {str(n): str(path) for n, path in saved.items()}}
-    file.write_text(json.dumps(content))
+    paths = {str(n): str(path) for n, path in saved.items()}
+    rewrite(run / "run.json", {"saved_checkpoints": {role: paths}})
 
 
 @pytest.mark.parametrize("role", ["actor", "critic"])
@@ -616,8 +615,7 @@ def test_what_a_run_saved_is_compared_with_the_step_that_begins_with_it(tmp_path
 )
 def test_what_a_run_says_of_its_checkpoints_in_another_way_is_passed_over(tmp_path, said):
     run = record_training(tmp_path / "run", task="tensor", steps=1, tokens=1)
-    content = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps({**content, "saved_checkpoints": said}))
+    rewrite(run / "run.json", {"saved_checkpoints": said})
     ckpt = write_ckpt(tmp_path / "a.ckpt", {"w": floats(2)})
     assert compare_checkpoints(run, ckpt).kinds == ("run", "ckpt")
 

@@ -7,7 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from helpers.runs import Recording
+from helpers.runs import Recording, record_data
 
 from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.findings import Cause, Outcome, Status
@@ -251,14 +251,11 @@ def test_batches_of_one_size_stand_as_they_are(tmp_path):
 def save_keys(path, parts, change=None, whole=(tuple(range(8)),)):
     """Save one key for whole batches and another for micro-batches of them."""
     rows = np.random.default_rng(5).normal(size=(8, 3)).astype(np.float32)
-    recording = Recording(path)
-    for batch in whole:
-        recording.data("old_log_prob", rows[list(batch)])
+    saves = [("old_log_prob", rows[list(batch)]) for batch in whole]
     for number, batch in enumerate(parts):
         own = rows[list(batch)]
-        recording.data("log_prob", own if change is None else change(own, number))
-    recording.end_step()
-    return recording.close()
+        saves.append(("log_prob", own if change is None else change(own, number)))
+    return record_data(path, saves)
 
 
 @pytest.mark.parametrize("turned", [False, True])

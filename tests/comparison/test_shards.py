@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from helpers.runs import Fault, a_nan, record_training
+from helpers.snapshots import rewrite
 from openpyxl import load_workbook
 
 from mindrlhf_msprobe import compare_runs, compare_shard, reduce_shards
@@ -174,9 +175,7 @@ def test_parts_that_are_not_of_one_comparison_are_refused(
         reduce_shards([first, other])
     again = tmp_path / "again"
     shutil.copytree(recorded / "none", again)
-    manifest = json.loads((again / "run.json").read_text())
-    manifest["attempts"][-1]["started"] = "2001-01-01T00:00:00"
-    (again / "run.json").write_text(json.dumps(manifest))
+    rewrite(again / "run.json", {("attempts", -1, "started"): "2001-01-01T00:00:00"})
     compare_shard(recorded / "a", again, shard=(2, 2), output_path=other)
     with pytest.raises(RunError, match="different recordings of rank 0 of B"):
         reduce_shards([first, other])

@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe import open_run
+from mindrlhf_msprobe.report.page.page import Shown, write_page
+
 
 class Page:
     """The blocks of a page."""
@@ -50,3 +53,10 @@ class Page:
             for entry in phase["entries"]
             for record in entry["r"]
         }
+
+
+def page_of(directory: Path, *runs: Path, comparison: Any = None, checks: Any = ()) -> Page:
+    """Write the page of runs into a directory, and read it back."""
+    shown = Shown(tuple(map(open_run, runs)), comparison, tuple(checks))
+    write_page(shown, directory / "page.html")
+    return Page(directory / "page.html")

@@ -1,9 +1,7 @@
 """The callback for `Model.train` and MindFormers' Trainer."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from helpers.programs import run_python
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import Decoder, hook_count
+from helpers.small_networks import Assembled, Decoder, hook_count
 from mindspore import Tensor, nn, ops
 from mindspore.dataset import NumpySlicesDataset
 from mindspore.train import Callback, Model, RunContext
@@ -19,37 +17,30 @@ from mindspore.train.callback import _InternalCallbackParam
 
 from mindrlhf_msprobe import ConfigError, Probe, RunError, UsageError, open_run
 from mindrlhf_msprobe.integrations.mindformers import ProbeCallback
-from mindrlhf_msprobe.storage.reading.reader import Run
 
 STEPS_AN_EPOCH, EPOCHS = 2, 2
 MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
-Settings = Callable[..., dict[str, Any]]
 
 
 class Loss(nn.Cell):
     """The negative log-likelihood of the labels, in plain operators."""
 
-    def construct(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def construct(self, logits, labels):
         chosen = ops.one_hot(labels, 11, Tensor(1.0), Tensor(0.0))
         return -(ops.log_softmax(logits, -1) * chosen).mean()
 
 
-class DecoderWithLoss(nn.Cell):
+class DecoderWithLoss(Assembled, decoder=Decoder, loss=Loss):
     """A network that computes its own loss, as MindFormers' do."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.decoder = Decoder()
-        self.loss = Loss()
-
-    def construct(self, tokens: Tensor, labels: Tensor) -> Tensor:
+    def construct(self, tokens, labels):
         return self.loss(self.decoder(tokens), labels)
 
 
 class TrainStep(nn.TrainOneStepCell):
     """A cell that trains, given to the Model ready-made, as MindFormers' Trainer does."""
 
-    def construct(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def construct(self, *inputs):
         loss = super().construct(*inputs)
         return loss, Tensor(False)
 
@@ -57,11 +48,11 @@ class TrainStep(nn.TrainOneStepCell):
 class Losses(Callback):
     """Keeps the bits of every loss."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.bits: list[bytes] = []
+        self.bits = []
 
-    def on_train_step_end(self, run_context: RunContext) -> None:
+    def on_train_step_end(self, run_context):
         outputs = run_context.original_args().net_outputs
         loss = outputs[0] if isinstance(outputs, tuple) else outputs
         self.bits.append(loss.asnumpy().tobytes())
@@ -70,50 +61,48 @@ class Losses(Callback):
 class Interrupted(Callback):
     """Raises in the middle of the second step."""
 
-    def on_train_step_end(self, run_context: RunContext) -> None:
+    def on_train_step_end(self, run_context):
         if run_context.original_args().cur_step_num == 2:
             raise RuntimeError("the training broke")
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(tmp_path):
     """Return a function that returns a configuration which records every step."""
 
-    def of(**others: Any) -> dict[str, Any]:
+    def of(**others):
         on = {"msprobe": True, "key_data_dump": True, "actor_train_dump": True, "step_end": 9}
         return {**on, "dump_path": str(tmp_path / "run"), **others}
 
     return of
 
 
-def batches() -> NumpySlicesDataset:
+def batches():
     """Return a data set of two batches."""
     tokens = (np.arange(4 * 5).reshape(4, 5) * 7 % 11).astype(np.int32)
     data = {"tokens": tokens, "labels": (tokens + 1) % 11}
     return NumpySlicesDataset(data, shuffle=False).batch(2)
 
 
-def separate_loss() -> tuple[Model, nn.Cell]:
+def separate_loss():
     """Return a Model of network, loss function and optimizer, and the network."""
     network = Decoder()
     return Model(network, Loss(), nn.Adam(network.trainable_params(), 0.01)), network
 
 
-def loss_inside() -> tuple[Model, nn.Cell]:
+def loss_inside():
     """Return a Model of a network that computes its loss, and the network."""
     network = DecoderWithLoss()
     return Model(network, optimizer=nn.Adam(network.trainable_params(), 0.01)), network
 
 
-def ready_made_step() -> tuple[Model, nn.Cell]:
+def ready_made_step():
     """Return a Model of a cell that trains, and the network inside it."""
     network = DecoderWithLoss()
     return Model(TrainStep(network, nn.Adam(network.trainable_params(), 0.01))), network
 
 
-def train(
-    build: Callable[[], tuple[Model, nn.Cell]], mode: int, *callbacks: Callback, **how: Any
-) -> list[bytes]:
+def train(build, mode, *callbacks, **how):
     """Train and return the bits of every loss and, at the end, weight."""
     ms.set_context(mode=mode)
     try:
@@ -126,13 +115,13 @@ def train(
         ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
-def names(run: Run, step: int) -> set[str]:
+def names(run, step):
     """Return the names of a step's entries."""
     return {entry.name for entry in run.entries(phase="actor_update", step=step)}
 
 
 @pytest.fixture(scope="module")
-def names_of_the_decoder(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def names_of_the_decoder(tmp_path_factory):
     """Return the entries that the decoder has where a trainer watches it by hand."""
     path = tmp_path_factory.mktemp("by_hand") / "run"
     on = {"msprobe": True, "actor_train_dump": True, "dump_path": str(path)}
@@ -153,8 +142,8 @@ def names_of_the_decoder(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     ids=["PyNative", "graph"],
 )
 def test_a_training_is_recorded_step_by_step_under_the_networks_own_names(
-    mode: int, sink: bool, settings: Settings, names_of_the_decoder: set[str]
-) -> None:
+    mode, sink, settings, names_of_the_decoder
+):
     """The bits of the training stay; each step holds the same entries, the loss function's too."""
     bits = train(separate_loss, mode, dataset_sink_mode=sink)
     callback = ProbeCallback(settings())
@@ -183,9 +172,7 @@ def test_a_training_is_recorded_step_by_step_under_the_networks_own_names(
         (ready_made_step, ms.GRAPH_MODE),
     ],
 )
-def test_a_network_with_its_own_loss_is_the_root(
-    build: Callable[[], tuple[Model, nn.Cell]], mode: int, settings: Settings
-) -> None:
+def test_a_network_with_its_own_loss_is_the_root(build, mode, settings):
     """Nothing stands around it, whether the Model or a trainer made the cell that trains."""
     bits = train(build, mode)
     assert train(build, mode, ProbeCallback(settings())) == bits
@@ -196,7 +183,7 @@ def test_a_network_with_its_own_loss_is_the_root(
     assert not [name for name in found if name.startswith("Cell.outer.")]
 
 
-def test_evaluation_between_the_epochs_is_no_step(settings: Settings) -> None:
+def test_evaluation_between_the_epochs_is_no_step(settings):
     """`Model.fit` hands its callbacks to the evaluation too."""
     losses, bits = [], []
     for callback in (None, ProbeCallback(settings())):
@@ -215,9 +202,7 @@ def test_evaluation_between_the_epochs_is_no_step(settings: Settings) -> None:
     assert model.eval(batches(), callbacks=ProbeCallback(settings())) is not None
 
 
-def test_names_may_be_those_of_a_cell_inside(
-    settings: Settings, names_of_the_decoder: set[str]
-) -> None:
+def test_names_may_be_those_of_a_cell_inside(settings, names_of_the_decoder):
     """`network` says whose; what is none of the trained cells is refused, and nothing hooked."""
     model, network = loss_inside()
     model.train(1, batches(), callbacks=[ProbeCallback(settings(), network=network.decoder)])
@@ -230,7 +215,7 @@ def test_names_may_be_those_of_a_cell_inside(
     assert hook_count(network) == 0
 
 
-def test_a_training_that_raises_leaves_a_readable_run_that_failed(settings: Settings) -> None:
+def test_a_training_that_raises_leaves_a_readable_run_that_failed(settings):
     """The first step is whole, the second unfinished; the exception is the training's own."""
     model, network = separate_loss()
     with pytest.raises(RuntimeError, match="the training broke"):
@@ -244,9 +229,7 @@ def test_a_training_that_raises_leaves_a_readable_run_that_failed(settings: Sett
     assert [datum.step for datum in run.key_data("loss")] == [0]
 
 
-def test_a_probe_of_the_trainer_stays_open_for_the_phases_after(
-    make_probe: Callable[..., Probe],
-) -> None:
+def test_a_probe_of_the_trainer_stays_open_for_the_phases_after(make_probe):
     """Supervised steps and what follows them are one run, counted on."""
     probe = make_probe(actor_train_dump=True, key_data_dump=True, step_end=9)
     callback = ProbeCallback(probe)
@@ -259,7 +242,7 @@ def test_a_probe_of_the_trainer_stays_open_for_the_phases_after(
     assert open_run(probe.config.dump_path).steps == list(range(EPOCHS * STEPS_AN_EPOCH + 1))
 
 
-def test_a_phase_of_ones_own_and_configurations(settings: Settings) -> None:
+def test_a_phase_of_ones_own_and_configurations(settings):
     """`phase` names what a training step is; the configurations are written at the beginning."""
     callback = ProbeCallback(
         settings(phases={"sft": "student"}, configurations_dump=True, actor_train_dump=False),
@@ -273,13 +256,13 @@ def test_a_phase_of_ones_own_and_configurations(settings: Settings) -> None:
     assert written == {"sft": {"epochs": EPOCHS}}
 
 
-def test_a_resumed_training_goes_on_counting(settings: Settings) -> None:
+def test_a_resumed_training_goes_on_counting(settings):
     """Epochs that a training skips were trained before: its first step has their number."""
     train(separate_loss, ms.PYNATIVE_MODE, ProbeCallback(settings()), initial_epoch=1)
     assert open_run(settings()["dump_path"]).steps == [2, 3]
 
 
-def test_a_second_training_does_not_mix_with_the_first(settings: Settings) -> None:
+def test_a_second_training_does_not_mix_with_the_first(settings):
     """The same callback for another network, or another with the same dump_path, is refused."""
     callback = ProbeCallback(settings())
     train(separate_loss, ms.PYNATIVE_MODE, callback)
@@ -292,7 +275,7 @@ def test_a_second_training_does_not_mix_with_the_first(settings: Settings) -> No
     assert open_run(settings()["dump_path"]).steps == [0, 1, 2, 3]
 
 
-def test_a_training_in_pieces_is_one_run(settings: Settings) -> None:
+def test_a_training_in_pieces_is_one_run(settings):
     """Model.train again and again with one callback: the steps are counted on."""
     model, _ = separate_loss()
     callback = ProbeCallback(settings())
@@ -304,9 +287,7 @@ def test_a_training_in_pieces_is_one_run(settings: Settings) -> None:
     assert len(run.key_data("loss")) == 8
 
 
-def test_steps_that_run_in_one_call_are_said_to_be_one(
-    settings: Settings, warnings_of: Callable[[], list[str]]
-) -> None:
+def test_steps_that_run_in_one_call_are_said_to_be_one(settings, warnings_of):
     """A device's sink mode counts several steps a call (CPU has none): said once."""
     network = DecoderWithLoss()
     step = nn.TrainOneStepCell(network, nn.Adam(network.trainable_params(), 0.01))
@@ -328,13 +309,13 @@ def test_steps_that_run_in_one_call_are_said_to_be_one(
     assert "Cell.root.DecoderWithLoss.forward.1" in names(run, 1)
 
 
-def test_switched_off_it_does_nothing(settings: Settings, tmp_path: Path) -> None:
+def test_switched_off_it_does_nothing(settings, tmp_path):
     """No file, no hook."""
     train(separate_loss, ms.PYNATIVE_MODE, ProbeCallback(settings(msprobe=False)))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_wrong_is_refused_before_the_training(settings: Settings, tmp_path: Path) -> None:
+def test_what_is_wrong_is_refused_before_the_training(settings, tmp_path):
     """An unknown phase, an unknown key and a file without the section."""
     with pytest.raises(UsageError, match="Did you mean 'actor_update'"):
         ProbeCallback(settings(), "actor_updat")
@@ -347,7 +328,7 @@ def test_what_is_wrong_is_refused_before_the_training(settings: Settings, tmp_pa
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_the_mindformers_trainer_takes_it(mode: int, tmp_path: Path) -> None:
+def test_the_mindformers_trainer_takes_it(mode, tmp_path):
     """Its real Trainer trains a small Llama, with and without, to the same bits."""
     pytest.importorskip("mindformers")
     program = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
@@ -358,9 +339,7 @@ def test_the_mindformers_trainer_takes_it(mode: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 @pytest.mark.parametrize("build", [separate_loss, ready_made_step])
-def test_a_first_round_of_key_data_holds_the_optimizer_and_the_mode(
-    build: Callable[[], tuple[Model, nn.Cell]], mode: int, settings: Settings
-) -> None:
+def test_a_first_round_of_key_data_holds_the_optimizer_and_the_mode(build, mode, settings):
     """Without a switch for layers: what Model.train trains with, and in which mode."""
     section = settings(actor_train_dump=False)
     expected = train(build, mode)

@@ -9,7 +9,7 @@ import pytest
 
 ms = pytest.importorskip("mindspore")
 
-from helpers.small_networks import Decoder, hook_count
+from helpers.small_networks import Assembled, Decoder, hook_count
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import ConfigError, ProbeCallback, RunError, UsageError, open_run
@@ -41,12 +41,8 @@ def run(tmp_path):
     return lambda: open_run(tmp_path / "run")
 
 
-class Named(nn.Cell):
+class Named(Assembled, model=Decoder):
     """Takes its tokens by name, as MindFormers' models do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.model = Decoder()
 
     def construct(self, input_ids: Tensor) -> Tensor:
         return self.model(input_ids)

@@ -1,10 +1,8 @@
 """MindRLHF's older PPO, here a stand-in with its names and signatures, is recorded as it is."""
 
 import importlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -29,26 +27,25 @@ MODES = {"PyNative": ms.PYNATIVE_MODE, "graph": ms.GRAPH_MODE}
 ALL = {**EVERYTHING, "critic_train_dump": True}
 KEYS = OF_PPO
 OF_THE_LOSS = {"log_prob", "ratio", "kl_loss", "actor_loss", "value_loss", "loss_inputs"}
-Configure = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)
-def _stand_in() -> Iterator[None]:
+def _stand_in():
     with stand_in(*PPO):
         yield
 
 
-def trainer_module() -> ModuleType:
+def trainer_module():
     """Import the stand-in's trainer."""
     return importlib.import_module("mindrlhf.trainer.ppo_trainer")
 
 
 @pytest.fixture
-def configure(tmp_path: Path) -> Configure:
+def configure(tmp_path):
     """Return a function that makes a PPOConfig whose actor's file holds a section, or none."""
 
-    def make(section: Any = None, name: str = "run", **settings: Any) -> Any:
-        content: dict[str, Any] = {"model": {"model_config": {"type": "LlamaConfig"}}}
+    def make(section=None, name="run", **settings):
+        content = {"model": {"model_config": {"type": "LlamaConfig"}}}
         if section is not None:
             content["msprobe_config"] = {"dump_path": str(tmp_path / name), **section}
         path = tmp_path / "actor.yaml"
@@ -58,19 +55,19 @@ def configure(tmp_path: Path) -> Configure:
     return make
 
 
-def build(config: Any) -> Any:
+def build(config):
     """Build the trainer."""
     model_config = SimpleNamespace(to_dict=lambda: {"hidden_size": 4})
     return trainer_module().PPOTrainer(config, model_config, rm_model_config=model_config)
 
 
-def train_step(trainer: Any) -> nn.Cell:
+def train_step(trainer):
     """Build the cell that trains."""
     optimizer = nn.Adam(trainer.ppo_model.trainable_params(), 0.05)
     return trainer_module().TrainOneStepWithLossScaleCell(trainer.ppo_model, optimizer)
 
 
-def batches(trainer: Any, size: int = 2) -> list[list[Tensor]]:
+def batches(trainer, size=2):
     """Return what the store holds in batches."""
     names = ("response_tensors", "logprobs", "advantages", "returns")
     columns = [np.stack([getattr(e, name) for e in trainer.store]) for name in names]
@@ -78,7 +75,7 @@ def batches(trainer: Any, size: int = 2) -> list[list[Tensor]]:
     return [[Tensor(c[i : i + size]) for c in columns] for i in range(0, count, size)]
 
 
-def train(config: Any, mode: int = ms.PYNATIVE_MODE) -> list[bytes]:
+def train(config, mode=ms.PYNATIVE_MODE):
     """Train two steps; return the bits of every loss and, at the end, weight."""
     ms.set_context(mode=mode)
     trainer = build(config)
@@ -91,20 +88,18 @@ def train(config: Any, mode: int = ms.PYNATIVE_MODE) -> list[bytes]:
     return trainer.losses + [p.asnumpy().tobytes() for p in trainer.ppo_model.get_parameters()]
 
 
-def end() -> None:
+def end():
     """End the recording, as building another trainer does: nothing tells when a training ends."""
     build(trainer_module().PPOConfig())
 
 
-def names(path: Path, phase: str) -> set[str]:
+def names(path, phase):
     """Return the names of a phase's entries in step 1."""
     return {entry.name for entry in open_run(path).entries(phase=phase, step=1)}
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_a_training_is_recorded_by_role_and_stays_as_it_is(
-    mode: int, configure: Configure, tmp_path: Path
-) -> None:
+def test_a_training_is_recorded_by_role_and_stays_as_it_is(mode, configure, tmp_path):
     """Every phase, two openings each; the joint update stands under both roles."""
     expected = train(configure(), mode)
     forget(PPO[1:])
@@ -133,7 +128,7 @@ def test_a_training_is_recorded_by_role_and_stays_as_it_is(
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
-def test_key_data_are_what_the_trainer_saw(mode: int, configure: Configure, tmp_path: Path) -> None:
+def test_key_data_are_what_the_trainer_saw(mode, configure, tmp_path):
     """Experience in chunks, what is made of it once, the losses of each update."""
     ms.set_context(mode=mode)
     mindrlhf.install()
@@ -173,9 +168,7 @@ def test_key_data_are_what_the_trainer_saw(mode: int, configure: Configure, tmp_
     assert [note.code for note in series.notes] == ["trend.rows_by_old_tokens"]
 
 
-def test_without_a_critic_its_phases_are_left_out(
-    configure: Configure, tmp_path: Path, warnings_of: Callable[[], list[str]]
-) -> None:
+def test_without_a_critic_its_phases_are_left_out(configure, tmp_path, warnings_of):
     """A shared backbone: the values are recorded, and it is said why the layers are not."""
     expected = train(configure(is_shared_backbone=True))
     forget(PPO[1:])
@@ -189,9 +182,7 @@ def test_without_a_critic_its_phases_are_left_out(
     assert len([w for w in warnings_of() if "there is no critic" in w]) == 2
 
 
-def test_a_critic_that_is_none_is_said(
-    configure: Configure, monkeypatch: pytest.MonkeyPatch, warnings_of: Callable[[], list[str]]
-) -> None:
+def test_a_critic_that_is_none_is_said(configure, monkeypatch, warnings_of):
     """The name is there, the network is not: the others are recorded."""
     mindrlhf.install()
     config = configure({**ALL, "dump_path": "unused"})
@@ -202,7 +193,7 @@ def test_a_critic_that_is_none_is_said(
     assert [w for w in warnings_of() if "critic_model is None" in w]
 
 
-def test_rewards_are_a_phase_where_it_is_declared(configure: Configure, tmp_path: Path) -> None:
+def test_rewards_are_a_phase_where_it_is_declared(configure, tmp_path):
     """phases: {reward_compute: reward}."""
     mindrlhf.install()
     config = configure({"msprobe": True, "phases": {"reward_compute": "reward"}, "step_end": 9})
@@ -224,13 +215,8 @@ def test_rewards_are_a_phase_where_it_is_declared(configure: Configure, tmp_path
     ],
 )
 def test_a_renamed_method_is_named_and_the_rest_recorded(
-    missing: str,
-    lost: str,
-    kept: str,
-    configure: Configure,
-    tmp_path: Path,
-    warnings_of: Callable[[], list[str]],
-) -> None:
+    missing, lost, kept, configure, tmp_path, warnings_of
+):
     """The training does not notice."""
     expected = train(configure())
     forget(PPO[1:])
@@ -248,7 +234,7 @@ def test_a_renamed_method_is_named_and_the_rest_recorded(
     assert kept in run.phases
 
 
-def test_experience_alone_makes_steps_too(configure: Configure, tmp_path: Path) -> None:
+def test_experience_alone_makes_steps_too(configure, tmp_path):
     """A script that only makes experience, as MindRLHF's make_experience.py."""
     mindrlhf.install()
     config = configure(ALL)
@@ -262,7 +248,7 @@ def test_experience_alone_makes_steps_too(configure: Configure, tmp_path: Path) 
     assert run.phases == PHASES[:4]
 
 
-def test_a_script_is_recorded_to_its_end(configure: Configure, tmp_path: Path) -> None:
+def test_a_script_is_recorded_to_its_end(configure, tmp_path):
     """`mindrlhf-msprobe run`: at exit the last experience is a whole step, and the run finished."""
     path = configure(ALL).sft_model_path
     script = tmp_path / "make_experience.py"
@@ -281,7 +267,7 @@ def test_a_script_is_recorded_to_its_end(configure: Configure, tmp_path: Path) -
     assert run.phases == PHASES[:4]
 
 
-def test_installed_twice_nothing_is_recorded_twice(configure: Configure, tmp_path: Path) -> None:
+def test_installed_twice_nothing_is_recorded_twice(configure, tmp_path):
     """Neither by the call nor by the module that is prepared again."""
     mindrlhf.install()
     mindrlhf.install()
@@ -297,9 +283,7 @@ def test_installed_twice_nothing_is_recorded_twice(configure: Configure, tmp_pat
 
 
 @pytest.mark.parametrize("section", [None, {"msprobe": False}])
-def test_without_the_section_nothing_happens(
-    section: Any, configure: Configure, tmp_path: Path
-) -> None:
+def test_without_the_section_nothing_happens(section, configure, tmp_path):
     """No directory, no hook, no phase."""
     mindrlhf.install()
     trainer = build(configure(section))
@@ -308,9 +292,7 @@ def test_without_the_section_nothing_happens(
     assert "__call__" not in vars(type(trainer.ref_model))
 
 
-def test_a_wrong_section_is_refused_when_the_trainer_is_built(
-    configure: Configure, tmp_path: Path
-) -> None:
+def test_a_wrong_section_is_refused_when_the_trainer_is_built(configure, tmp_path):
     """With the file's name; so is a dump_path that holds another run."""
     mindrlhf.install()
     with pytest.raises(ConfigError, match=r"actor\.yaml: msprobe_config\.key_data_dump is 'on'"):
@@ -324,9 +306,7 @@ def test_a_wrong_section_is_refused_when_the_trainer_is_built(
 
 @pytest.mark.parametrize("on", [True, False])
 @pytest.mark.parametrize("in_file", [True, False])
-def test_unknown_keys_stop_no_training(
-    on: bool, in_file: bool, configure: Configure, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unknown_keys_stop_no_training(on, in_file, configure, tmp_path, caplog):
     """They are named once, wherever the section stands; the known ones count."""
     mindrlhf.install()
     section = {"msprobe": on, "key_data_dump": True, "key_data_dmp": True, "levels": "L1"}
@@ -343,14 +323,14 @@ def test_unknown_keys_stop_no_training(
         assert "rewards" in open_run(tmp_path / "run").keys
 
 
-def test_an_exception_of_the_training_is_its_own(configure: Configure, tmp_path: Path) -> None:
+def test_an_exception_of_the_training_is_its_own(configure, tmp_path):
     """It passes through as it is; no hook stays, and what was recorded is readable."""
     mindrlhf.install()
     config = configure(ALL)
     trainer = build(config)
     trainer.make_experience()
 
-    def breaks() -> Iterator[list[Tensor]]:
+    def breaks():
         yield batches(trainer)[0]
         raise ConnectionError("the data stopped")
 

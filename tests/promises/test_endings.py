@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from mindrlhf_msprobe import open_run
-from mindrlhf_msprobe.storage.reading.reader import Run
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +36,7 @@ started.wait()
 """
 
 
-def ended(tmp_path: Path, script: str, code: int = 0) -> Run:
+def ended(tmp_path, script, code=0):
     """Run a training that ends as `script` says and return what it recorded."""
     command = [sys.executable, "-c", START + script, str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -47,7 +44,7 @@ def ended(tmp_path: Path, script: str, code: int = 0) -> Run:
     return open_run(tmp_path / "run")
 
 
-def losses(run: Run) -> list[Any]:
+def losses(run):
     return [datum.value if datum.step == 0 else datum.value[8] for datum in run.key_data("loss")]
 
 
@@ -63,9 +60,7 @@ def losses(run: Run) -> list[Any]:
     ],
     ids=["no close", "close", "exit", "exception", "exit in a thread", "interrupt"],
 )
-def test_whatever_ends_the_process_what_was_recorded_is_written(
-    tmp_path: Path, script: str, code: int, state: str
-) -> None:
+def test_whatever_ends_the_process_what_was_recorded_is_written(tmp_path, script, code, state):
     """Saves that are still on their way when the process ends reach the disk before it does."""
     run = ended(tmp_path, script, code)
     assert losses(run) == [1.0, 2.0]
@@ -75,7 +70,7 @@ def test_whatever_ends_the_process_what_was_recorded_is_written(
 
 
 @pytest.mark.parametrize("call", ["step", "close"])
-def test_ctrl_c_while_the_probe_waits_loses_nothing(tmp_path: Path, call: str) -> None:
+def test_ctrl_c_while_the_probe_waits_loses_nothing(tmp_path, call):
     """The interrupt arrives; the step that was being ended is ended; later steps are their own."""
     run = ended(
         tmp_path,
@@ -97,7 +92,7 @@ if "{call}" == "step":
 
 
 @pytest.mark.parametrize("ending", ["os._exit(7)", "sys.exit(7)", "raise SystemExit(7)"])
-def test_a_forked_child_leaves_the_run_to_its_parent(tmp_path: Path, ending: str) -> None:
+def test_a_forked_child_leaves_the_run_to_its_parent(tmp_path, ending):
     """A child writes nothing, waits for nothing, and ends nothing; the parent goes on."""
     run = ended(
         tmp_path,
@@ -120,7 +115,7 @@ probe.close()
     assert run.finished
 
 
-def test_strict_raises_what_the_writing_thread_met(tmp_path: Path) -> None:
+def test_strict_raises_what_the_writing_thread_met(tmp_path):
     """With strict: true a fault behind the training's back is raised by the probe's next call."""
     run = ended(
         tmp_path,
@@ -172,7 +167,7 @@ def caught(*given):
 """
 
 
-def test_what_was_there_before_is_called_and_comes_back(tmp_path: Path) -> None:
+def test_what_was_there_before_is_called_and_comes_back(tmp_path):
     """A hook of the trainer's own is told of a thread that dies; after close() it stands there."""
     run = ended(
         tmp_path,
@@ -200,7 +195,7 @@ assert threading.excepthook is own and sys.exit is own_exit
     assert open_run(tmp_path / "run2").finished
 
 
-def stopped(tmp_path: Path, script: str, code: int = 0) -> tuple[str, Any]:
+def stopped(tmp_path, script, code=0):
     """Return the state of a run with phases that ends as `script` says, and what it says of it."""
     run = ended(tmp_path, PHASES + script, code)
     manifest = run.manifests[0]
@@ -285,9 +280,7 @@ FAILED = [
         *((script, code, "failed", said) for script, code, said in FAILED),
     ],
 )
-def test_run_json_says_where_and_of_what_a_training_ended(
-    tmp_path: Path, script: str, code: int, state: str, said: Any
-) -> None:
+def test_run_json_says_where_and_of_what_a_training_ended(tmp_path, script, code, state, said):
     """State, step, phase, type and text of the error; what was caught and gone on from is none."""
     found_state, found = stopped(tmp_path, script, code)
     if said is not None and said[-1] is None:

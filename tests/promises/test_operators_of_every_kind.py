@@ -15,7 +15,7 @@ from typing import Any
 
 import mindspore as ms
 import pytest
-from helpers.small_networks import tensor
+from helpers.small_networks import Assembled, tensor
 from mindspore import Parameter, Tensor, mint, nn, ops
 from mindspore.ops import softmax as imported
 
@@ -120,12 +120,8 @@ KINDS = (
 )
 
 
-class All(nn.Cell):
+class All(Assembled, kinds=lambda: nn.CellList([Kinds(kind) for kind in KINDS])):
     """A cell of each kind; their results, and those of a thread beside them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.kinds = nn.CellList([Kinds(kind) for kind in KINDS])
 
     def construct(self, x: Tensor) -> Tensor:
         return sum(kind(x) for kind in self.kinds) / len(KINDS)

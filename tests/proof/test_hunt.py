@@ -97,6 +97,12 @@ def test_a_good_setup_that_does_not_run_is_said(search):
     assert "exit code 3" in str(found.why[0])
 
 
+def test_a_value_that_is_empty_is_shown(search):
+    found = search(("HUNTED=wrong\n", "HUNTED=\n"), command=())
+    assert [(one.good, one.bad) for one in found.settings] == [("wrong", '""')]
+    assert 'wrong in GOOD, "" in BAD' in as_text(hunt_lines(found))
+
+
 def test_settings_of_the_recording_are_not_searched(search):
     sides = [{"act": "gelu", "msprobe_config": {"dump_path": path}} for path in "ab"]
     found = search(sides)

@@ -9,6 +9,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
+from replay.small_training import Policy, trained, with_gradients
 
 from mindrlhf_msprobe import check_run
 from mindrlhf_msprobe.checks.rules.computed_again import accuracy_of
@@ -17,96 +18,15 @@ from mindrlhf_msprobe.errors import ConfigError, RunError
 from mindrlhf_msprobe.findings.accuracy import Accuracy
 from mindrlhf_msprobe.replay.second_opinion import Turns
 from mindrlhf_msprobe.storage.step_lines import opinion_lines
-from tests.helpers.small_networks import hook_count
+from tests.helpers.small_networks import Assembled, hook_count
 
 pytestmark = pytest.mark.slow
-
-
-class Block(nn.Cell):
-    """What must not be computed twice: averages, draws, counts."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.dense, self.norm = nn.Dense(width, width), nn.BatchNorm1d(width)
-        self.dropout, self.calls, self.seen = nn.Dropout(p=0.3), 0, []
-        self.recomputed = False
-
-    def construct(self, x: Tensor) -> Tensor:
-        self.calls += 1
-        self.seen.append(self.calls)
-        return x + self.dropout(ops.relu(self.norm(self.dense(x)))) * self.factor()
-
-    def factor(self) -> int:
-        """Return another number each time, unless the block is computed again for its gradient."""
-        return 1 if self.recomputed else self.calls
-
-
-class Policy(nn.Cell):
-    """Two blocks and scores of tokens."""
-
-    def __init__(self, width: int = 16) -> None:
-        super().__init__()
-        self.first, self.second = Block(width), Block(width)
-        self.norm, self.head = nn.LayerNorm((width,)), nn.Dense(width, 12)
-
-    def construct(self, x: Tensor) -> Tensor:
-        return self.head(self.norm(self.second(self.first(x))))
-
-
-def loss_of(scores, taken, advantages):
-    """Return a loss as a trainer has it, outside every cell."""
-    log_probs = ops.log_softmax(scores, -1)
-    chosen = mint.gather(log_probs, -1, taken).squeeze(-1)
-    ratio = mint.exp(chosen - ops.stop_gradient(chosen) + 0.05)
-    gain = mint.minimum(ratio * advantages, mint.clamp(ratio, 0.8, 1.2) * advantages)
-    entropy = -mint.sum(ops.softmax(scores, -1) * log_probs, -1)
-    return -mint.mean(gain) - 0.01 * mint.mean(entropy)
-
-
-def with_gradients(network, loss, *, of=None):
-    """Return what computes a loss, and gradients of a network's weights and of inputs."""
-    return ms.value_and_grad(loss, of, network.trainable_params())
 
 
 def squared(network, call=None, *, of=None):
     """Return what computes gradients of the sum of the squares of what a network returns."""
     call = network if call is None else call
     return with_gradients(network, lambda x: (call(x) ** 2).sum(), of=of)
-
-
-def trained(probe=None, *, recompute=False, seed=3, steps=2, scale=1.0):
-    """Return every loss, gradient and parameter of a short training, as bytes, and the network."""
-    ms.set_seed(seed)
-    rng = np.random.default_rng(seed)
-    network = Policy().set_train()
-    if recompute:
-        network.first.recompute()
-        network.first.recomputed = True
-    optimizer = nn.Adam(network.trainable_params(), 1e-2)
-
-    def forward(x, taken, advantages):
-        return loss_of(network(x) * scale, taken, advantages)
-
-    grads = with_gradients(network, forward)
-    if probe is not None:
-        probe.watch(actor=network)
-    found = []
-    for _ in range(steps):
-        x = Tensor(rng.standard_normal((8, 16)).astype(np.float32))
-        taken = Tensor(rng.integers(0, 12, (8, 1)))
-        advantages = Tensor(rng.standard_normal(8).astype(np.float32))
-        if probe is None:
-            loss, gradients = grads(x, taken, advantages)
-            optimizer(gradients)
-        else:
-            with probe.phase("actor_update"):
-                loss, gradients = grads(x, taken, advantages)
-                optimizer(gradients)
-            probe.step()
-        tensors = [loss, *gradients, *network.get_parameters(), ops.randn(2)]
-        found += [tensor.asnumpy().tobytes() for tensor in tensors]
-        found += [network.first.calls, [*network.first.seen]]
-    return found, network
 
 
 def result(probe):
@@ -466,11 +386,7 @@ def test_gradients_that_overflow_float16_are_right_where_the_exact_ones_do(
     """As with a loss scale that is too large; where the exact ones do not, they are wrong."""
     x = Tensor(np.random.default_rng(0).standard_normal((8, 16)).astype(np.float16))
 
-    class Layer(nn.Cell):
-        def __init__(self) -> None:
-            super().__init__()
-            self.dense, self.act = nn.Dense(16, 16, dtype=ms.float16), nn.Tanh()
-
+    class Layer(Assembled, dense=lambda: nn.Dense(16, 16, dtype=ms.float16), act=nn.Tanh):
         def construct(self, x: Tensor) -> Tensor:
             return self.act(self.dense(x))
 

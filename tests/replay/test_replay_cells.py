@@ -6,8 +6,6 @@ import json
 import re
 import runpy
 import sys
-from pathlib import Path
-from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -59,11 +57,11 @@ def nothing():
 """
 
 
-def networks() -> dict[str, Any]:
+def networks():
     return build_networks(SIZES, SIZES, 13, 8, seed=5)
 
 
-def record(path: Path, network: Any, **settings: Any) -> Path:
+def record(path, network, **settings):
     """Record one forward and backward pass; the tokens are always the same."""
     tokens = Tensor(np.random.default_rng(3).integers(1, 13, (2, 8)), ms.int32)
     with Probe.from_config({**RECORDING, **settings, "dump_path": str(path)}) as probe:
@@ -78,7 +76,7 @@ def record(path: Path, network: Any, **settings: Any) -> Path:
     return path
 
 
-def called(path: Path, network: Any, later: Any = lambda: None) -> None:
+def called(path, network, later=lambda: None):
     """Record one forward pass of numbers; `later` is done when the network is watched."""
     with Probe.from_config({**RECORDING, "dump_path": str(path)}) as probe:
         probe.watch(actor=network)
@@ -89,7 +87,7 @@ def called(path: Path, network: Any, later: Any = lambda: None) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def runs(tmp_path_factory):
     """Return runs of the healthy network, and of one whose linear layer rounds to float16."""
     root = tmp_path_factory.mktemp("cells")
     network = networks()["actor"]
@@ -104,16 +102,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def request(
-    runs: dict[str, Path], output: Path, network: str | None, entry: str = LAYER
-) -> ReplayRequest:
+def request(runs, output, network, entry=LAYER):
     """Return the replay of an entry of the healthy run."""
     return ReplayRequest((str(runs["healthy"]),), entry, str(output), network=network)
 
 
-def again(
-    run: Path, entry: str, output: Path, network: Any = None, compute_dtype: str | None = None
-) -> dict[str, Any]:
+def again(run, entry, output, network=None, compute_dtype=None):
     """Return what the script finds, in this process."""
     template.WORDS.update(folder.words_of("en"))
     prepare()
@@ -300,13 +294,13 @@ def test_a_network_that_says_it_computes_in_float16_is_ordinary(tmp_path):
 def test_cells_are_in_the_mode_in_which_they_were_recorded(tmp_path, trained):
     """The function that returns the network does not know it: no dropout, other batch norms."""
 
-    def built(training: bool) -> Any:
+    def built(training):
         network = nn.SequentialCell(nn.Dense(8, 8), nn.BatchNorm1d(8), nn.Dropout(p=0.5))
         return network.set_train(training)
 
     network = built(not trained)
 
-    def later() -> None:
+    def later():
         network.set_train(trained)
         network[0].set_train(not trained)
 

@@ -1,4 +1,6 @@
-"""Records of another run that take the place of this training's own: `graft`, in PyNative mode.
+"""Records of another run that take the place of this training's own: `graft`.
+
+Compiled networks (GRAPH_MODE) take parameters alone, all else needs PyNative mode.
 
 With the outputs of one cell of run A in run B, everything behind that cell either agrees with A,
 so that the cell explains all of the difference, or it does not. What is put in:
@@ -200,7 +202,7 @@ class Grafts:
         """Return what is put into one opening of a phase; None: nothing.
 
         Raises:
-            UsageError: the network is compiled.
+            UsageError: the network is compiled, and takes no tensors but its parameters.
         """
         found = PhaseGraft(self, phase.name, step, opening)
         for number, wanted in enumerate(self._wanted):
@@ -209,10 +211,6 @@ class Grafts:
                 continue
             if at not in wanted.run.layer_places(step, self._rank):
                 continue
-            from mindrlhf_msprobe.capture.graph.watched import graph_mode
-
-            if graph_mode():
-                raise UsageError.saying("error.graft_in_graph_mode", phase=phase.name)
             ended = -1
             for entry in wanted.run.entries_named(at, wanted.cells):
                 ended = max(ended, entry.seq)
@@ -220,6 +218,11 @@ class Grafts:
                     found.add(number, entry, named)
             if _UPDATED in wanted.what:
                 self._add_updated(found, number, at, ended)
+        if any(source.record.io != "parameters" for source in found.records.values()):
+            from mindrlhf_msprobe.capture.graph.watched import graph_mode
+
+            if graph_mode():
+                raise UsageError.saying("error.graft_in_graph_mode", phase=phase.name)
         return found if found.records or found.updated else None
 
     def _add_updated(self, found: PhaseGraft, number: int, at: LayerPlace, ended: int) -> None:

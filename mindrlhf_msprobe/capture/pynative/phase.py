@@ -149,8 +149,6 @@ class EagerCapture:
             if self.opening.backward:
                 self._backlog.open(waits=not any(cell.has_bprop for cell in cells.values()))
             self._hook(cells)
-            if self.opening.graft is not None:
-                self.opening.graft.open(self.opening.root)
             if self.opening.observer is not None:
                 self.opening.observer.open()
         except BaseException:
@@ -244,9 +242,6 @@ class EagerCapture:
         if self.opening.observer is not None:
             with self.opening.guard(self.opening.observer.lost):
                 self.opening.observer.close()
-        if self.opening.graft is not None:
-            with self.opening.guard("lost.graft"):
-                self.opening.graft.close(self.opening.root)
         with self.opening.guard("lost.phase_entries"):
             self.opening.entries.flush()
 

@@ -34,8 +34,7 @@ def log_start(config: ProbeConfig, root: Path, step: int, *, continues: bool) ->
         (message("log.configurations"), config.configurations_dump),
     )
     what = [part for part, wanted in parts if wanted] or [message("log.nothing_on")]
-    code = "log.continuing" if continues else "log.recording"
-    inform(code, root=str(root), step=step, what=what)
+    inform("log.recording", root=str(root), step=step, what=what, continues=continues)
 
 
 def log_fault(what: Message, step: int, error: BaseException) -> None:

@@ -72,6 +72,8 @@ class PhaseCapture:
 
     def begin(self) -> None:
         """Begin to record what runs in Python, and what is compiled from now on."""
+        if self.opening.graft is not None:
+            self.opening.graft.open(self.opening.root)
         if self.eager is not None:
             self.eager.open()
         COMPILATIONS.listeners.append(self._after_compiling)
@@ -86,6 +88,9 @@ class PhaseCapture:
                 self.eager.close()
             else:
                 self.opening.entries.flush()
+        if self.opening.graft is not None:
+            with self.opening.guard("lost.graft"):
+                self.opening.graft.close(self.opening.root)
 
     def unseen_operators(self) -> dict[str, list[tuple[str, str]]]:
         """Return the operators that cannot be recorded where they are called, if any are recorded.

@@ -137,22 +137,10 @@ class _Kept:
         """Return the row of the table."""
         assert self._worst is not None
         of, tensor = self._worst
-        return RankedTensor(
-            phase,
-            call,
-            cell,
-            name,
-            Accuracy(tensor.opinion),
-            dict(self._counts),
-            of.precision,
-            tensor,
-            of.step,
-            of.rank,
-            of.entry,
-            self._origin,
-            self._gaps,
-            *(self._first or (None, None, None)),
-        )
+        opinion, first = Accuracy(tensor.opinion), self._first or (None, None, None)
+        fields: tuple[Any, ...] = (phase, call, cell, name, opinion, dict(self._counts))
+        fields += (of.precision, tensor, of.step, of.rank, of.entry, self._origin, self._gaps)
+        return RankedTensor(*fields, *first)
 
 
 @rule("accuracy.wrong", needs=(Need("opinions"),), severity=Severity.ERROR)
@@ -169,11 +157,10 @@ class Wrong:
 
     def end(self) -> Iterator[Found]:
         """Yield what is wrong, once for each tensor of a call; say what has no opinion."""
-        path = self._check.run.path
-        files = ((rank, opinion_lines(path, rank)) for rank in sorted(self._ranks))
         run = self._check.run
+        files = ((rank, opinion_lines(run.path, rank)) for rank in sorted(self._ranks))
         opinions = (one for rank, lines in files for one in run.side_lines(lines, rank))
-        found = conclude(str(path), opinions)
+        found = conclude(str(run.path), opinions)
         self._check.checked(found.calls - found.gaps)
         for name in found.without_opinion:
             self._check.not_checked(message("check_accuracy.no_opinion", name=name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float, non_f
 from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.columns.rows import Rows
 from mindrlhf_msprobe.storage.place import LayerPlace, Place, StepPlace
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, parts_of_name
 
 _SEVERAL = 2  # times that something is seen before it is known whether it varies
 
@@ -147,9 +148,13 @@ class Range:
     def __init__(self, check: Check) -> None:
         self._check = check
         self._learning = _Learning()
-        self._known: _Known | None = None
         self._now: dict[tuple[int, str, str], list[Any]] = {}
         self._broken: dict[tuple[int, str], list[Place]] = {}
+
+    @cached_property
+    def _known(self) -> _Known:
+        """What was learned, after the last healthy run."""
+        return _Known(self._learning.records, self._learning.calls)
 
     def entry(self, entry: EntryView) -> None:
         """Compare an entry with what was learned, or learn from it."""
@@ -159,10 +164,9 @@ class Range:
         if self._check.learning is not None:
             self._learning.entry(entry, name)
             return
-        known = self._known = self._known or self._learning.known()
         margin = self._check.threshold("decades")
         for io, path, leaf in entry.records:
-            learned = known.record(entry, name, io, path)
+            learned = self._known.record(entry, name, io, path)
             kind = learned and learned.broken_by(leaf, margin)
             if kind:
                 self._broken.setdefault((entry.rank, kind), []).append(entry.place(io, path))
@@ -176,9 +180,8 @@ class Range:
                 counts = {at: count for at, (count, _) in now.items()}
                 self._learning.step(self._check.learning, counts)
             return
-        known = self._known = self._known or self._learning.known()
         for (rank, phase, name), (count, entry) in now.items() if step.complete else ():
-            calls = known.calls((phase, name))
+            calls = self._known.calls((phase, name))
             if calls is None or (calls.low == calls.high != count):
                 kind = "unknown" if calls is None else "calls"
                 broken.setdefault((rank, kind), []).append(entry.place())
@@ -194,23 +197,28 @@ class Range:
 
 
 class _Learning:
-    """What is learned of healthy runs; it does not grow with their steps."""
+    """What is learned of healthy runs; it does not grow with their steps.
+
+    Attributes:
+        records: each with its entry, and what it has in common with others.
+        calls: how often each entry is called in a step.
+    """
 
     def __init__(self) -> None:
-        self._records: dict[_Name, tuple[Learned, _Name, Hashable]] = {}
-        self._calls: dict[_Name, Span] = {}
+        self.records: dict[_Name, tuple[Learned, _Name, Hashable]] = {}
+        self.calls: dict[_Name, Span] = {}
         self._seen: dict[tuple[int, int, str], set[str]] = {}
 
     def entry(self, entry: EntryView, name: str) -> None:
         """Take the records of an entry; `name` is its own without the number of its call."""
         for io, path, leaf in entry.records:
             record = entry.phase, entry.record_name(io, path)
-            if record not in self._records:
-                if len(self._records) >= _MOST_NAMES:
+            if record not in self.records:
+                if len(self.records) >= _MOST_NAMES:
                     continue
                 pattern = entry.phase, pattern_of_record(name, io, path)
-                self._records[record] = Learned(), (entry.phase, name), pattern
-            self._records[record][0].take(leaf)
+                self.records[record] = Learned(), (entry.phase, name), pattern
+            self.records[record][0].take(leaf)
 
     def step(self, run: int, counts: dict[tuple[int, str, str], int]) -> None:
         """Take how often each entry of a step was called, by rank, phase and name.
@@ -221,16 +229,12 @@ class _Learning:
         names: dict[tuple[int, int, str], set[str]] = {}
         for (rank, phase, name), count in counts.items():
             names.setdefault((run, rank, phase), set()).add(name)
-            self._calls.setdefault((phase, name), Span()).take(count)
+            self.calls.setdefault((phase, name), Span()).take(count)
         for at, now in names.items():
             before = self._seen.setdefault(at, now)
             for name in before ^ now:
-                self._calls[at[-1], name].take(0)
+                self.calls[at[-1], name].take(0)
             before |= now
-
-    def known(self) -> _Known:
-        """Return what was learned, after the last healthy run."""
-        return _Known(self._records, self._calls)
 
 
 class _Known:
@@ -529,6 +533,6 @@ class _Means:
 
 def _first_calls(rows: Rows) -> tuple[list[tuple[str, str]], np.ndarray]:
     """Return the names of the records of first calls, and which they are."""
-    calls = [Entry(entry, "", 0, 0, 0, None).call for entry, _ in rows.names]
+    calls = [parts_of_name(entry).call for entry, _ in rows.names]
     numbers = [n for n, call in enumerate(calls) if call == 0]
     return [rows.names[n] for n in numbers], np.array(numbers, np.intp)

@@ -201,7 +201,7 @@ class Telling:
             causes=[f"check_non_finite.cause_{name}" for name in causes],
             next_step=following,
             stack=() if entry is None else entry.stack,
-            same=("born", *event.what),
+            same=("arose", *event.what),
             ranks=ranks,
         )
 
@@ -276,11 +276,8 @@ class Telling:
                 said = message("check_non_finite.born_of_operator", backward=backward, **known)
             return said, tuple(self._causes(event, backward, nan))
         if event.kind == GRADIENT:
-            return message("check_non_finite.gradient", **counts), (
-                "overflow_backward",
-                "reduction",
-                "unscaling",
-            )
+            causes = ("overflow_backward", "reduction", "unscaling")
+            return message("check_non_finite.gradient", **counts), causes
         if event.kind == PARAMETER:
             return self._of_parameter(rank, event, counts)
         assert event.kind == INPUT

@@ -186,40 +186,28 @@ def identical_completions(step: Step, check: Check) -> Iterator[Found]:
 @rule("rl.empty_responses", needs=(key(*RESPONSES),), follows=("non_finite.*",), live=True)
 def empty_responses(step: Step, check: Check) -> Iterator[Found]:
     """Responses hold something; that some are empty is a note."""
-    for datum, filled in _responses(step):
-        empty = [n for n, one in enumerate(filled) if not one]
-        if empty:
-            yield check.finding(
-                message("check_rl.empty", empty=len(empty), count=len(filled)),
-                datum,
-                severity=None if len(empty) == len(filled) > 1 else Severity.NOTE,
-                shown={"samples": empty[:16]},
-                same=("empty", len(empty) == len(filled)),
-            )
-
-
-def _responses(step: Step) -> Iterator[tuple[KeyDatum, list[bool]]]:
-    """Yield each save of responses with which of them hold something but what ends them.
-
-    Where nothing says which ids are padding, all may be tokens: a token may be sampled repeatedly.
-    """
-    for rank in step.ranks:
-        sequences = step.sequences(rank)
+    for sequences in map(step.sequences, step.ranks):
         for datum, samples in zip(sequences.responses, sequences.saves):
-            if samples is None:
-                yield datum, [bool(str(text).strip()) for text in texts_or_rows(datum)]
-                continue
-            tokens = (
-                sample.ids.tolist() if sample.source is Source.NONE else sample.response.tolist()
-                for sample in samples
-            )
-            yield datum, [not sequences.eos.issuperset(of) for of in tokens]
+            # Which of them hold something but what ends them. Where nothing says which ids are
+            # padding, all may be tokens: a token may be sampled repeatedly.
+            filled = [bool(str(text).strip()) for text in texts_or_rows(datum)]
+            if samples is not None:
+                tokens = (of.ids if of.source is Source.NONE else of.response for of in samples)
+                filled = [not sequences.eos.issuperset(of.tolist()) for of in tokens]
+            empty = [n for n, one in enumerate(filled) if not one]
+            if empty:
+                yield check.finding(
+                    message("check_rl.empty", empty=len(empty), count=len(filled)),
+                    datum,
+                    severity=None if len(empty) == len(filled) > 1 else Severity.NOTE,
+                    shown={"samples": empty[:16]},
+                    same=("empty", len(empty) == len(filled)),
+                )
 
 
 def _token_rows(step: Step, check: Check) -> Iterator[tuple[KeyDatum, Sequences, list[Sample]]]:
     """Yield the responses that were saved as token ids, which are checked then."""
-    for rank in step.ranks:
-        sequences = step.sequences(rank)
+    for sequences in map(step.sequences, step.ranks):
         for datum, samples in zip(sequences.responses, sequences.saves):
             if samples:
                 check.checked()

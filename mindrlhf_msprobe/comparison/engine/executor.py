@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     Job,
     PairResult,
@@ -243,16 +243,13 @@ class _Schedule:
     def fill(self, engine: Engine) -> None:
         """Give an engine as many tasks as it takes at once."""
         while self.ready and self.running < engine.capacity:
-            engine.submit(self._next_task(engine.capacity))
-
-    def _next_task(self, workers: int) -> Task:
-        """Return the next task; pairs that wait come first, so that few of them are held."""
-        self.running += 1
-        if self._begun:
-            return self._begun.popleft()
-        if self._waiting:
-            return self._next_chunk(workers)
-        return self._next_steps(workers)
+            self.running += 1
+            if self._begun:
+                engine.submit(self._begun.popleft())
+            elif self._waiting:  # pairs that wait come first, so that few of them are held
+                engine.submit(self._next_chunk(engine.capacity))
+            else:
+                engine.submit(self._next_steps(engine.capacity))
 
     def _next_steps(self, workers: int) -> StepTask:
         """Take the next step; where steps are small, several of a rank, so that none is idle long.
@@ -335,8 +332,14 @@ class _Schedule:
             notes = (message("note.two_tries", **two),)
             if isinstance(task, ChunkTask):
                 self._settle(PairResult(*task.works[0].at, Status.UNREADABLE, None, notes, ()))
-            else:
-                self._step_done(_given_up(task, notes))
+                return
+            # A step of which nothing could be compared: one unreadable finding.
+            (step, *_), rank = task.steps, task.rank
+            name, place = f"step {step}, rank {rank}", (step, rank, None, "input", "")
+            found = Finding(name, Status.UNREADABLE, *place, a=Side(), b=Side(), notes=notes)
+            result = StepResult(step, rank, [found], [(0, 0)])
+            result.finish()
+            self._step_done(result)
 
     def results(self) -> list[StepResult]:
         """Return what was found, in the order of the steps."""
@@ -403,25 +406,6 @@ class Folding:
         if other is not None:
             other.fold()
             other.pack()
-
-
-def _given_up(task: StepTask, notes: Messages) -> StepResult:
-    """Return a step of which nothing could be compared: one unreadable finding."""
-    finding = Finding(
-        record=f"step {task.steps[0]}, rank {task.rank}",
-        status=Status.UNREADABLE,
-        step=task.steps[0],
-        rank=task.rank,
-        phase=None,
-        io="input",
-        path="",
-        a=Side(),
-        b=Side(),
-        notes=notes,
-    )
-    result = StepResult(task.steps[0], task.rank, [finding], [(0, 0)])
-    result.finish()
-    return result
 
 
 def merged_problems(results: Iterable[StepResult], side: int) -> list[Message]:

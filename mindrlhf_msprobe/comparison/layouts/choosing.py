@@ -67,22 +67,19 @@ def _layouts(
     if path is None:
         known = (layout or world_size(run) == 1 for run, layout in zip(runs, found))
         return found if all(known) else None
-    for name, run, layout in zip("AB", runs, found):
-        _check(name, run, layout)
+    for name, run, layout in zip("AB", runs, found):  # one that is not that of its run
+        ranks = run.ranks
+        if layout is None and len(ranks) > 1:
+            raise UsageError.saying("layout.no_layout", side=name, ranks=few_numbers(ranks))
+        if layout is None:
+            continue
+        said = {"side": name, "size": layout.size}
+        if others := sorted({*ranks} - {*layout.places}):
+            raise UsageError.saying("layout.other_ranks", **said, ranks=few_numbers(others))
+        world = max((file.world.size or 0 for file in run.run_files), default=0)
+        if 1 < world < layout.size:
+            raise UsageError.saying("layout.other_world", **said, world=world)
     return found
-
-
-def _check(name: str, run: Run, layout: Layout | None) -> None:
-    """Refuse a layout that is not that of a run."""
-    ranks = run.ranks
-    if layout is None and len(ranks) > 1:
-        raise UsageError.saying("layout.no_layout", side=name, ranks=few_numbers(ranks))
-    if layout is not None and (others := sorted({*ranks} - {*layout.places})):
-        what = {"side": name, "size": layout.size, "ranks": few_numbers(others)}
-        raise UsageError.saying("layout.other_ranks", **what)
-    world = max((file.world.size or 0 for file in run.run_files), default=0)
-    if layout is not None and 1 < world < layout.size:
-        raise UsageError.saying("layout.other_world", side=name, size=layout.size, world=world)
 
 
 def layout_of(run: Run) -> Layout | None:

@@ -188,18 +188,13 @@ def _resolve(
         rows = [(m * calls[0], n * calls[1]) for m, n in zip(mine, theirs) if m != n]
         if not rows or (len(rows) == 1 and rows[0][0] == rows[0][1]):
             unlike = sum(cut.unlike_copies() for cut in cuts)
-            fitting.append((unlike, _odd(free, choice), tried))
+            odd = 0  # how unusual it is to cut the axes so: batches are rows, contexts columns
+            for (_, axis), how in zip(free, choice):
+                if isinstance(how, int):
+                    odd += 1 + 2 * abs(how - _PREFERRED[axis]) if axis in _PREFERRED else 2
+            fitting.append((unlike, odd, tried))
     if fitting:
         modes[0], modes[1] = min(fitting, key=lambda one: one[:2])[2]
-
-
-def _odd(free: Sequence[tuple[int, str]], choice: Sequence[int | str]) -> int:
-    """Return how unusual it is to cut these axes so: batches are rows, contexts columns."""
-    cost = 0
-    for (_, axis), how in zip(free, choice):
-        if isinstance(how, int):
-            cost += 1 + 2 * abs(how - _PREFERRED[axis]) if axis in _PREFERRED else 2
-    return cost
 
 
 def _without_sizes(

@@ -115,8 +115,8 @@ class Layout:
     def rule(self, name: str) -> Mapping[str, int | str]:
         """Return what the first pattern that matches says of a record; nothing where none does."""
         if name not in self._known:
-            found = (how for source, how in self.shards if pattern(source).search(name))
-            self._known[name] = next(found, {})
+            source = self.pattern_of(name)
+            self._known[name] = {} if source is None else dict(self.shards)[source]
         return self._known[name]
 
     def pattern_of(self, name: str) -> str | None:
@@ -246,7 +246,16 @@ def _layout(path: str | Path, content: Any, side: str) -> Layout:
     if unknown := {*map(str, content)} - _KEYS:
         known = ", ".join(sorted(_KEYS))
         raise _wrong(path, "layout.unknown_key", key=min(unknown), known=known)
-    axes = _axes(path, content["axes"], side)
+    axes = dict(content["axes"])
+    for axis, size in axes.items():
+        if not isinstance(axis, str) or type(size) is not int or size < 1:
+            raise _wrong(path, "layout.axis", axis=str(axis), size=repr(size))
+    if not axes or math.prod(axes.values()) > _MOST_RANKS:
+        raise _wrong(path, "layout.no_axes", side=side)
+    orders = content.get("order") or {}
+    for axis, order in orders.items() if isinstance(orders, Mapping) else [(orders, "")]:
+        if axis not in axes or order != ZIGZAG:
+            raise _wrong(path, "layout.order", axis=str(axis), order=repr(order), axes=[*axes])
     whole = Layout.from_sizes(axes)
     how, reductions = content.get("micro_batches"), {None: None, "mean": MEAN, "sum": SUM}
     if not isinstance(how, (str, type(None))) or how not in reductions:
@@ -255,24 +264,13 @@ def _layout(path: str | Path, content: Any, side: str) -> Layout:
         axes,
         _places(path, content["ranks"], axes) if "ranks" in content else whole.places,
         tuple(_rules(path, content.get("shards") or {}, axes)),
-        frozenset(_orders(path, content.get("order") or {}, axes)),
+        frozenset(orders),
         tuple(_shifts(path, content.get("shift") or {}, axes)),
         tuple(_scales(path, content.get("scale") or {})),
         micro_batches=reductions[how],
     )
     given = content.get("strategy")
     return found if given is None else _by_strategy(path, found, given)
-
-
-def _axes(path: str | Path, given: Mapping[Any, Any], side: str) -> dict[str, int]:
-    """Return name → size of the axes of a rank grid."""
-    axes = dict(given)
-    for axis, size in axes.items():
-        if not isinstance(axis, str) or type(size) is not int or size < 1:
-            raise _wrong(path, "layout.axis", axis=str(axis), size=repr(size))
-    if not axes or math.prod(axes.values()) > _MOST_RANKS:
-        raise _wrong(path, "layout.no_axes", side=side)
-    return axes
 
 
 def _by_strategy(path: str | Path, whole: Layout, given: Any) -> Layout:
@@ -353,13 +351,6 @@ def _rules(
             if not number and value not in _HOW:
                 raise _wrong(path, "layout.rule", rule=f"{source}: {how}", axes=[*axes])
         yield source, dict(how)
-
-
-def _orders(path: str | Path, orders: Any, axes: Mapping[str, int]) -> Iterator[str]:
-    for axis, order in orders.items() if isinstance(orders, Mapping) else [(orders, "")]:
-        if axis not in axes or order != ZIGZAG:
-            raise _wrong(path, "layout.order", axis=str(axis), order=repr(order), axes=[*axes])
-        yield axis
 
 
 def _shifts(path: str | Path, shifts: Any, axes: Mapping[str, int]) -> Iterator[Shift]:

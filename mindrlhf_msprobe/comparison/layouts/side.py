@@ -88,18 +88,17 @@ class LaidOutView(View):
         """Read one step as it is cut where the layout says it; see `load_both`."""
         return _joined([_Side(self, step, layers=layers)])[0]
 
-    def of_rank(self, step: int, rank: int, *, layers: bool = True) -> StepData:
-        """Read what one rank of the run recorded in one step."""
-        own = View(self.run, self.phases, self.steps, {}, False, self.key_data_only, self.keys)
-        return own.load(step, rank, layers=layers)
+    @property
+    def by_rank(self) -> View:
+        """The same run, rank by rank under their own numbers."""
+        return View(self.run, self.phases, self.steps, {}, False, self.key_data_only, self.keys)
 
     def unread(
         self, rank_steps: Iterable[tuple[int, int]], *, common: bool = False
     ) -> list[Message]:
         """Return what could not be read so far, of any rank."""
-        own = View(self.run, self.phases, self.steps, {}, False, self.key_data_only, self.keys)
         every = [(step, rank) for step, _ in rank_steps for rank in self.all_ranks]
-        return own.unread(every, common=common)
+        return self.by_rank.unread(every, common=common)
 
 
 def load_both(sides: Sequence[LaidOutView], step: int) -> tuple[StepData, StepData]:
@@ -113,7 +112,8 @@ class _Side:
 
     def __init__(self, view: LaidOutView, step: int, *, layers: bool) -> None:
         self.view, self.layout = view, view.layout
-        self.of_ranks = {rank: view.of_rank(step, rank, layers=layers) for rank in view.all_ranks}
+        by_rank = view.by_rank
+        self.of_ranks = {r: by_rank.load(step, r, layers=layers) for r in view.all_ranks}
         own_step = view.steps.get(step, step)
         places = view.run.places
         self.recorded = frozenset(r for r in view.all_ranks if (own_step, r) in places)
@@ -150,7 +150,17 @@ class _Side:
         given = given or [
             {rank: list(datum.records) for rank, datum in of.items()} for of in self.data.values()
         ]
-        return any(_unlike(of, self.layout) for of in given)
+        others = [axis for axis in self.layout.cut if axis != EXPERT]
+        for held in given:  # whether they have unlike tensors where all else is the same
+            groups: dict[tuple[Any, ...], list[Leaf]] = defaultdict(list)
+            for rank, records in held.items():
+                where = tuple(self.layout.place(rank, axis) for axis in others)
+                for record in records:
+                    if record.leaf.is_tensor:
+                        groups[record.io, record.path, where].append(record.leaf)
+            if not all(map(same_value, groups.values())):
+                return True
+        return False
 
     def place(self, rank: int) -> tuple[int, ...]:
         """Return which of the batches a rank was given."""
@@ -306,18 +316,6 @@ def _orders(
     return ((), known[batch]) if cut[1] else (known[batch], ())
 
 
-def _unlike(of_ranks: Mapping[int, Sequence[Record]], layout: Layout) -> bool:
-    """Return whether places of experts have unlike tensors where all else is the same."""
-    others = [axis for axis in layout.cut if axis != EXPERT]
-    groups: dict[tuple[Any, ...], list[Leaf]] = defaultdict(list)
-    for rank, records in of_ranks.items():
-        for record in records:
-            if record.leaf.is_tensor:
-                where = tuple(layout.place(rank, axis) for axis in others)
-                groups[record.io, record.path, where].append(record.leaf)
-    return not all(map(same_value, groups.values()))
-
-
 def _whole(side: _Side, records: Mapping[_Name, Record]) -> StepData:
     first = side.of_ranks[side.view.all_ranks[0]]
     by_entry: dict[tuple[str, str], list[Record]] = defaultdict(list)
@@ -357,16 +355,9 @@ def _all(side: _Side, of: Callable[[StepData], Mapping[Any, Message]]) -> dict[A
 
 def laid_out(view: View, layout: Layout | None) -> LaidOutView:
     """Return a side as it is compared where at least one of the two is laid out."""
-    return LaidOutView(
-        view.run,
-        view.phases,
-        view.steps,
-        {},
-        False,
-        view.key_data_only,
-        view.keys,
-        layout=layout or Layout.of_one(*view.run.ranks[:1]),
-    )
+    whole = layout or Layout.of_one(*view.run.ranks[:1])
+    chosen = view.key_data_only, view.keys
+    return LaidOutView(view.run, view.phases, view.steps, {}, False, *chosen, layout=whole)
 
 
 def order_of_rows(mine: _Records, other: _Records, batch: tuple[str, int]) -> list[int] | None:
@@ -382,7 +373,12 @@ def order_of_rows(mine: _Records, other: _Records, batch: tuple[str, int]) -> li
     """
     for name, held in mine.items():
         whole = other.get(name)
-        if whole is None or not _is_of(name, batch):
+        if name[0] == "":
+            is_of_batch = batch == ("", name[2])
+        else:  # what a call of the phase was given
+            own = name[0] == batch[0] and name[2] == "input"
+            is_of_batch = own and name[1].endswith(f".forward.{batch[1]}")
+        if whole is None or not is_of_batch:
             continue
         ids = (
             of.leaf.is_integer and len(of.leaf.shape or ()) == 2 and of.location is not None
@@ -396,15 +392,6 @@ def order_of_rows(mine: _Records, other: _Records, batch: tuple[str, int]) -> li
         found = _order(rows, wanted)
         return found if found != [*range(len(rows))] else []
     return None
-
-
-def _is_of(name: tuple[Any, ...], batch: tuple[str, int]) -> bool:
-    if name[0] != batch[0]:
-        return False
-    if name[0] == "":
-        return bool(name[2] == batch[1])
-    end = f".forward.{batch[1]}"
-    return bool(name[2] == "input" and name[1].endswith(end))
 
 
 def _rows(held: Held) -> list[np.ndarray]:
@@ -478,7 +465,13 @@ def _by_stages(
     for rank in sorted(begun):
         for opened in sorted(begun[rank], key=begun[rank].__getitem__):
             turn.setdefault(opened, len(turn))
-    events = [*_entry_events(entries, turn, layout), *_save_events(data, begun, turn)]
+    events = [*_entry_events(entries, turn, layout)]
+    for save, of_save in data.items():  # behind the openings that its lowest rank had begun before
+        rank = min(of_save)
+        seq = of_save[rank].seq
+        if seq is not None:
+            before = (turn[opened] for opened, at in begun.get(rank, {}).items() if at < seq)
+            events.append(((2 * max(before, default=-1) + 2, False, 0, seq), save, "save"))
     times: dict[tuple[Any, str], int] = {}
     for number, (_, at, kind) in enumerate(sorted(events, key=lambda event: event[0])):
         times[at, kind] = number
@@ -506,15 +499,3 @@ def _entry_events(
         yield (2 * number + 1, back, sign * first, begin.seq), at, "seq"
         if end.end is not None:
             yield (2 * number + 1, back, sign * last, end.end), at, "end"
-
-
-def _save_events(
-    data: _Data, begun: Mapping[int, Mapping[_Opened, int]], turn: Mapping[_Opened, int]
-) -> Iterator[_Event]:
-    """Yield each save, behind the openings that its lowest rank had begun before it."""
-    for save, of_save in data.items():
-        rank = min(of_save)
-        seq = of_save[rank].seq
-        if seq is not None:
-            before = (turn[opened] for opened, at in begun.get(rank, {}).items() if at < seq)
-            yield (2 * max(before, default=-1) + 2, False, 0, seq), save, "save"

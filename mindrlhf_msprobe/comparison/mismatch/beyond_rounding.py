@@ -125,7 +125,7 @@ def also_different(
 def _given(walk: Walk, first: Stage | None) -> Iterator[Message]:
     """Yield what masks let in, and whole numbers that cells are given, where an error begins."""
     for name, stage in walk.stages.items():
-        if stage is first or not (stage.born and stage.lasting):
+        if stage is first or not (stage.arising and stage.lasting):
             continue
         if name in walk.masks:
             yield from said_of_mask(name, walk.masks[name])
@@ -139,7 +139,7 @@ def _beyond(walk: Walk, first: Stage) -> Iterator[Message]:
     dtype = lower_of(Parted(walk, at, first))
     for name, stage in walk.stages.items() if dtype is not None else ():
         limit = max(OF_ROUNDING * roundoff(str(dtype)), GROWTH * stage.entered)
-        begins = stage.born and stage.lasting and name not in walk.masks
+        begins = stage.arising and stage.lasting and name not in walk.masks
         if begins and stage is not first and stage.apart > limit:
             values = {"apart": stage.apart, "entered": stage.entered, "dtype": dtype}
             yield message("mismatch.also_beyond", name=str(name), **values)

@@ -68,7 +68,7 @@ class Parted(NamedTuple):
 
     def is_gradual(self) -> bool:
         """Return whether no error begins there, but roundings alone add up."""
-        return not self.stage.born
+        return not self.stage.arising
 
     @property
     def around(self) -> str:
@@ -83,7 +83,7 @@ def first_parted(walk: Walk, weights: Sequence[Weight] = ()) -> Parted | None:
         weights: those that differ. What rounding them explains comes behind all else.
     """
     every = [Parted(walk, name, stage, weights) for name, stage in walk.stages.items()]
-    lasting = [at for at in every if at.stage.born and at.stage.lasting]
+    lasting = [at for at in every if at.stage.arising and at.stage.lasting]
     others = (at for at in lasting if not _rounded_weights_of(at))
     if (first := next(others, None)) is not None:
         return first

@@ -252,7 +252,7 @@ def _compared(sides: Sequence[Side], mapping: CellMapping, decode: Decode | None
     if moved is not None and is_doubtful:
         status = Agreement.PARTED if sampled.is_apart(walk) else Agreement.UNDECIDED
         conclusion = status, None, None, (moved,)
-        stages = [replace(stage, born=0) for stage in stages]
+        stages = [replace(stage, arising=0) for stage in stages]
     else:
         conclusion = first_answer(_CONCLUSIONS, _Step(walk, weights, sampled))
     assert conclusion is not None

@@ -172,27 +172,27 @@ class ErrorGrowth:
             if stage.entered > stage.allowed:
                 usual[kind_of(name)].append((name, stage.growth))
         found = {name: self._judged(name, stage, usual) for name, stage in self._stages.items()}
-        masks = [name for name in self._masks if found[name].born and found[name].lasting]
+        masks = [name for name in self._masks if found[name].arising and found[name].lasting]
         for name, stage in found.items():
-            for mask in masks if stage.born and name not in self._masks else ():
+            for mask in masks if stage.arising and name not in self._masks else ():
                 users = self._users(mask)  # what begins there may be what the mask lets in
                 given = any(name.cell == user or is_around(user, name.cell) for user in users)
                 if given and bool(self._touched(mask)[self._new[name]].all()):
-                    found[name] = replace(stage, born=0)
+                    found[name] = replace(stage, arising=0)
                     break
         return found
 
     def _judged(self, name: Name, stage: Stage, usual: _Growths) -> Stage:
         """Return a summary without errors that usually begin there, and whether others last."""
-        if not stage.born:
+        if not stage.arising:
             return stage
         if stage.entered > stage.allowed:
             others = [growth for other, growth in usual.get(kind_of(name), []) if other != name]
             if len(others) >= _OF_A_KIND and stage.growth <= _USUAL * float(np.median(others)):
-                return replace(stage, born=0)
+                return replace(stage, arising=0)
         if name in self._masks:
             new = self._masks[name] == name
-            return replace(stage, born=stage.born * new, lasting=new and self._is_used(name))
+            return replace(stage, arising=stage.arising * new, lasting=new and self._is_used(name))
         return replace(stage, lasting=self._lasts(name))
 
     def _users(self, mask: Name) -> list[str]:

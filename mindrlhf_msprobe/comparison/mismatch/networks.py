@@ -75,7 +75,7 @@ def _is_usual(walk: Walk, name: Name, cell: str) -> bool:
     """Return whether its like stands in an earlier layer, behind which nothing parts."""
     order = [*walk.stages]
     for other in order[: order.index(name)]:
-        if kind_of(other) == kind_of(name) and not walk.stages[other].born:
+        if kind_of(other) == kind_of(name) and not walk.stages[other].arising:
             numbers = NUMBER.findall(other.cell)
             like = with_numbers(cell, [*numbers, *NUMBER.findall(cell)[len(numbers) :]])
             if any(like in cells for cells in walk.cells_alone):

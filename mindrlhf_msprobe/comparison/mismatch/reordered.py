@@ -129,7 +129,7 @@ class _Content:
         dtypes = zip(stage.dtypes, (precision.lowest(name.cell) for precision in walk.precision))
         low, high = sorted(max(roundoff(dtype) for dtype in of_side) for of_side in dtypes)
         cast = 2 * OF_ROUNDING * high if low < high else 0.0
-        agreed = 0.0 if stage.born else 2 * stage.most
+        agreed = 0.0 if stage.arising else 2 * stage.most
         bound = max(stage.allowed + GROWTH * stage.entered, agreed, cast)
         mine, theirs = walk.sources(name)
         tokens, at = walk.rollout.tokens, walk.rollout.tokens.rows

@@ -154,7 +154,7 @@ class Walk:
                 continue
             cells = {cell_of_parameter(name) for name in (pair.rollout, *pair.training)}
             returned = [s for n, s in self.stages.items() if n.io == "output" and n.cell in cells]
-            agree = bool(returned) and not any(stage.born for stage in returned)
+            agree = bool(returned) and not any(stage.arising for stage in returned)
             if pair.adapters.factor is not None or agree:
                 found[pair.rollout] = pair
         return found

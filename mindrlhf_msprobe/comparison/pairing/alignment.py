@@ -89,12 +89,6 @@ def align(
     return alignment
 
 
-def align_by_name(a: Sequence[Entry], b: Sequence[Entry]) -> Alignment:
-    """Pair the entries of both runs that have one name."""
-    a_ids, b_ids = ({(e.phase, e.name): e.name for e in side} for side in (a, b))
-    return Alignment(a_ids, b_ids)
-
-
 def nearest_around(
     entry: Entry, by_name: Mapping[str, Entry], wanted: Collection[str]
 ) -> str | None:

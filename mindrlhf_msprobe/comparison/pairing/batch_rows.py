@@ -58,6 +58,10 @@ class Side:
         calls = len(self.cells.get(cell, ()))
         return calls // self.count if calls % self.count == 0 else 0
 
+    def is_even(self, cell: str, other: Side) -> bool:
+        """Return whether a cell is known to run equally often in a batch of both sides."""
+        return 0 < self.per_batch(cell) == other.per_batch(cell)
+
     def batch(self, cell: str, number: int) -> list[Entry]:
         """Return the calls of a cell for one batch."""
         each = self.per_batch(cell)

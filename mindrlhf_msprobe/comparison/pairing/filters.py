@@ -12,7 +12,6 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.printable import spans
-from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRules
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA
 from mindrlhf_msprobe.errors import UsageError, nearest_of
@@ -209,12 +208,14 @@ def check_keys(chosen: Filters, a: Sequence[str], b: Sequence[str]) -> None:
             sides = [(left, {*a, *b}, message("error.neither_holds"))]
         for name, known, who in sides:
             if name not in known:
+                listed = sorted(known)
+                more = message("error.more", count=len(listed) - _SHOWN)
+                shown = {"names": ", ".join(listed[:_SHOWN])}
+                some = message("error.some", **shown, more=more if len(listed) > _SHOWN else "")
+                held = some if listed else message("console.none")
+                near = nearest_of(name, known)
                 raise UsageError.saying(
-                    "error.no_key",
-                    who=who,
-                    name=name,
-                    nearest=nearest_of(name, known),
-                    value=_some(sorted(known)),
+                    "error.no_key", who=who, name=name, nearest=near, value=held
                 )
 
 
@@ -260,33 +261,18 @@ def check_names(chosen: Filters, steps: Callable[[], Iterable[tuple[StepData, St
         raise UsageError.saying("error.pattern_unused", option=option, text=text, hint=hint)
 
 
-def _some(names: Sequence[str]) -> Message:
-    if not names:
-        return message("console.none")
-    left = len(names) - _SHOWN
-    more = message("error.more", count=left) if left > 0 else ""
-    return message("error.some", names=", ".join(names[:_SHOWN]), more=more)
-
-
 class StepFilter:
     """What is not compared in one step, and why.
 
     Args:
         unlike_phases: two phases that are called by other names are compared: each may do what the
             other never does.
-        rules: how cells of A are called in B.
         cut: both sides, and how batches of unlike size were brought together.
     """
 
-    def __init__(
-        self,
-        chosen: Filters,
-        cut: CutStep,
-        unlike_phases: bool = False,
-        rules: NameRules = NO_RULES,
-    ) -> None:
+    def __init__(self, chosen: Filters, cut: CutStep, unlike_phases: bool = False) -> None:
         self._chosen, self._cut, self._data = chosen, cut, cut.data
-        self._unlike, self._rules = unlike_phases, rules
+        self._unlike, self._rules = unlike_phases, cut.rules
 
     def why(self, pair: Pair) -> Message | None:
         """Return why a pair is not compared, None if it is."""
@@ -338,18 +324,14 @@ class StepFilter:
         if self._cut.across is not None:  # a dump of PyTorch has no phases: it is the same one
             return None
         names = {pair.entry.cell}
-        cells = self._forward_cells[missing]
         if missing == 1:
             names |= self._rules.names_of(pair.entry.cell)
-        if names & cells:
+        if names & self._forward_cells[missing]:
             return message("coverage.phase_with_fewer_calls")
         # A network runs in another wrapper, with a loss beside it, say. Where no cell of one phase
         # runs in the other, they have other names, which is no reason to leave them out.
-        return (
-            message("coverage.phase_without_cells")
-            if self._forward_cells[0] & self._forward_cells[1]
-            else None
-        )
+        both = self._forward_cells[0] & self._forward_cells[1]
+        return message("coverage.phase_without_cells") if both else None
 
     @cached_property
     def _forward_cells(self) -> list[set[str]]:

@@ -26,13 +26,7 @@ from mindrlhf_msprobe.comparison.pairing.mapping import (
 )
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, of_any_layer, with_numbers
 from mindrlhf_msprobe.errors import RunError
-from mindrlhf_msprobe.storage.arrays.npy import (
-    BFLOAT16,
-    ROUNDED,
-    ArrayFileError,
-    float32_to_bfloat16_bits,
-    roundoff,
-)
+from mindrlhf_msprobe.storage.arrays import npy
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
 
 _MOST_ROWS = 1 << 22
@@ -74,7 +68,7 @@ def find_fused(
     rules = FusedRules(rules) if not isinstance(rules, FusedRules) else rules
     found: dict[str, Fused] = {}
     left = {name: record for name, record in rollout.items() if _matrix(record)}
-    for dtype, transposed in product((None, *ROUNDED), _ORIENTATIONS):
+    for dtype, transposed in product((None, *npy.ROUNDED), _ORIENTATIONS):
         found |= _by_values(left, training, transposed, dtype)
         left = {n: record for n, record in left.items() if cell_of_parameter(n) not in found}
     shapes: dict[str, tuple[int, int]] = {}
@@ -165,7 +159,7 @@ def _candidates(
             [_first_columns(record, own), *(_first_columns(part, others) for part in parts)]
             for own, others in turns
         ]
-    except (ArrayFileError, RunError):
+    except (npy.ArrayFileError, RunError):
         return
     for (own, others), (mine, *theirs) in zip(turns, read):
         rows, sizes = np.concatenate(theirs), [len(part) for part in theirs]
@@ -201,7 +195,7 @@ def find_reordered(
     for name, record in rollout.items():
         cell = cell_of_parameter(name)
         if cell.rpartition(".")[2] in usual and _matrix(record):
-            for rounded in (None, *ROUNDED):
+            for rounded in (None, *npy.ROUNDED):
                 dtype = lower_dtype(record, training[name], rounded)
                 mine, theirs = (row_keys(one, dtype=dtype) for one in (record, training[name]))
                 fused = None
@@ -236,15 +230,11 @@ def _as_it_agrees(
         for turned in _ORIENTATIONS
         if _rows_as(_matrix(record) or (0, 0), fused.parts, shapes, turned)
     ]
-    best, least = fused, None
     if len(turns) < 2 and not any_groups:
-        return best
+        return fused
     fitting = _candidates(fused, name, record, training, turns, any_groups=any_groups)
-    for _, made, _, apart in fitting:
-        distance = float(np.linalg.norm(apart))
-        if least is None or distance < least:  # where it is NaN, the first one
-            best, least = made, distance
-    return best
+    known = [(float(np.linalg.norm(apart)), made) for _, made, _, apart in fitting]
+    return min(known, key=lambda one: one[0], default=(0.0, fused))[1]  # of NaN the first one
 
 
 def _matrix(record: Record) -> tuple[int, int] | None:
@@ -266,10 +256,9 @@ def by_rule(
         shapes: of the weights of the training network's cells.
     """
     rules = FusedRules(rules) if not isinstance(rules, FusedRules) else rules
-    for rule, parts in rules.meaning(cell):
-        if all(part in shapes for part in parts):
-            return _of_parts(cell, shape, parts, shapes, rule.order)
-    return None
+    fitting = (one for one in rules.meaning(cell) if all(part in shapes for part in one[1]))
+    rule, parts = next(fitting, (None, ()))
+    return None if rule is None else _of_parts(cell, shape, parts, shapes, rule.order)
 
 
 def _of_parts(
@@ -337,7 +326,7 @@ def _by_values(
 
 def lower_dtype(a: Record, b: Record, other: str | None = None) -> str | None:
     """Return the dtype of two records, or another one, that rounds most."""
-    return max((a.leaf.dtype, b.leaf.dtype, other), key=roundoff)
+    return max((a.leaf.dtype, b.leaf.dtype, other), key=npy.roundoff)
 
 
 def _in_their_layers(
@@ -424,7 +413,7 @@ def row_keys(
         dtype: to which the values are rounded before; None: to none.
     """
     own = record.leaf.dtype
-    rounds = dtype is not None and roundoff(dtype) > roundoff(own)
+    rounds = dtype is not None and npy.roundoff(dtype) > npy.roundoff(own)
     shape = record.leaf.shape or ()
     if len(shape) != 2 or not 0 < shape[0] <= _MOST_ROWS or not shape[1]:
         return None
@@ -432,10 +421,10 @@ def row_keys(
         if record.leaf.sketch is not None:
             return None if transposed or rounds else record.sketch().fingerprints
         values = np.ascontiguousarray(record.array().T if transposed else record.array())
-    except (ArrayFileError, RunError):  # of a run, or of a checkpoint
+    except (npy.ArrayFileError, RunError):  # of a run, or of a checkpoint
         return None
-    if BFLOAT16 in (own, dtype):
-        values = float32_to_bfloat16_bits(values)
+    if npy.BFLOAT16 in (own, dtype):
+        values = npy.float32_to_bfloat16_bits(values)
     elif rounds:
         with np.errstate(over="ignore"):
             values = values.astype(str(dtype).lower())

@@ -160,14 +160,12 @@ _Result = tuple[list[Entry], dict[Alone, Message], bool]
 
 def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Result:
     """Return the entries of the larger side with what cannot be compared marked so."""
-    axes = _axes(sides, given)
-    large = sides[1 - small]
+    axes, large = _axes(sides, given), sides[1 - small]
     places = {
         entry.name: (cell, call)
         for number in range(large.count)
         for cell, call, entry in large.entries_of(number)
     }
-
     uneven = _uneven(large, sides[small])
 
     def marked(entry: Entry, record: Record) -> Record:
@@ -198,8 +196,7 @@ def _uneven(side: Side, other: Side) -> set[str]:
     return {
         entry.name
         for cell, calls in side.cells.items()
-        if cell in other.cells
-        and not (side.per_batch(cell) and side.per_batch(cell) == other.per_batch(cell))
+        if cell in other.cells and not side.is_even(cell, other)
         for entry in calls
     }
 
@@ -221,6 +218,11 @@ def _not_cut(record: Record, place: _Place, axes: _Axes) -> Record | None:
     return composed(record, gap_if_unlike=message("coverage.batch_no_rows")) if number else record
 
 
+def _called(record: Record, name: str, entry: Entry) -> Record:
+    """Return a record of an entry under another name of that."""
+    return replace(record, name=name + record.name[len(entry.name) :])
+
+
 class _Cutter:
     """Makes entries of the larger batches as if these had been run in the smaller ones."""
 
@@ -231,13 +233,7 @@ class _Cutter:
         self._uneven = _uneven(self._large, self._small)
         self._with_parameters: set[str] = set()  # entries of which a piece has the parameters
         self._given_parameters: set[tuple[str, int]] = set()
-        cells = self._large.cells
-        self._cells = [
-            cell
-            for cell in cells
-            if self._large.per_batch(cell)
-            and self._large.per_batch(cell) == self._small.per_batch(cell)
-        ]
+        self._cells = [cell for cell in self._large.cells if self._large.is_even(cell, self._small)]
 
     def result(self) -> _Result:
         """Return the entries, which stand alone and why, and whether an update came between."""
@@ -287,15 +283,21 @@ class _Cutter:
         ]
         names = {own.name: f"{own.call_name}.{other.call}" for _, _, own, other in calls}
         for cell, call, own, other in calls:
-            held = tuple(self._parameters(cell, call, names[own.name]))
+            held: list[Record] = []  # parameters, with the first piece of each call
+            if (cell, call) not in self._given_parameters:
+                self._given_parameters.add((cell, call))
+                first = self._large.batch(cell, 0)[call]
+                self._with_parameters.add(first.name)
+                named = names[own.name]
+                held += (_called(r, named, first) for r in first.records if r.io == "parameters")
             sources = [(self._large.batch(cell, batch)[call], kept) for batch, kept in runs]
             made = []
             for record in own.records:
                 if record.io != "parameters":
-                    named = replace(record, name=names[own.name] + record.name[len(own.name) :])
+                    piece = _called(record, names[own.name], own)
                     place = cell, call, record.io, record.path
-                    kept_whole = _not_cut(named, place, self._axes)
-                    made.append(kept_whole or self._cut(named, sources, place))
+                    kept_whole = _not_cut(piece, place, self._axes)
+                    made.append(kept_whole or self._cut(piece, sources, place))
             yield replace(
                 own,
                 name=names[own.name],
@@ -306,16 +308,6 @@ class _Cutter:
                 records=(*made, *held),
             )
             self._with_parameters.update(source.name for source, _ in sources)
-
-    def _parameters(self, cell: str, call: int, name: str) -> Iterator[Record]:
-        """Yield the parameters of a cell, with the first of its pieces."""
-        own = self._large.batch(cell, 0)[call]
-        if (cell, call) not in self._given_parameters:
-            self._given_parameters.add((cell, call))
-            self._with_parameters.add(own.name)
-            for record in own.records:
-                if record.io == "parameters":
-                    yield replace(record, name=name + record.name[len(own.name) :])
 
     def _cut(
         self, named: Record, sources: Sequence[tuple[Entry, tuple[int, ...]]], place: _Place
@@ -344,7 +336,7 @@ class _Cutter:
         if rename:
             most = max((e.call for calls in self._small.cells.values() for e in calls), default=0)
             name = f"{entry.call_name}.{most + 1 + entry.call}"
-            records = tuple(replace(r, name=name + r.name[len(entry.name) :]) for r in records)
+            records = tuple(_called(record, name, entry) for record in records)
         end = None if entry.end is None else entry.end + shift
         return replace(entry, name=name, seq=entry.seq + shift, end=end, records=records)
 
@@ -375,9 +367,20 @@ def regrouped(
             of_phase[phase] = found if all(backward) else replace(found, gradients=None)
     if not of_phase:
         return None
-    of_keys = _cut_of_keys(_merged(a, of_phase, 0), _merged(b, of_phase, 1))
+    # The saves of each key whose rows are in other micro-batches, or of other ones. What cannot be
+    # cut and was saved another number of times is not compared.
+    a, b = _merged(a, of_phase, 0), _merged(b, of_phase, 1)
+    counts = [Counter(datum.key for datum in side.key_data) for side in (a, b)]
+    unlike = {key for key, n in counts[0].items() if counts[1][key] not in (0, n)}
+    saved = {key for key, n in counts[0].items() if key in unlike or n == counts[1][key] > 1}
+    of_keys = cut_keys(a, b, {key: key for key in sorted(saved)}, regroup=True) or CutStep((a, b))
+    left, gap = unlike - {*of_keys.cut}, message("coverage.of_micro_batch")
+    one, other = (
+        replace(side, key_data=[marked(d, gap) if d.key in left else d for d in side.key_data])
+        for side in of_keys.data
+    )
     notes = [note for step in (*of_phase.values(), of_keys) for note in step.notes]
-    return CutStep(of_keys.data, tuple(notes), of_keys.extra, of_phase=of_phase)
+    return CutStep((one, other), tuple(notes), of_keys.extra, of_phase=of_phase)
 
 
 def _cut_of_phase(
@@ -400,23 +403,6 @@ def _cut_of_phase(
         moved = [replace(e, seq=after + n, end=after + n) for n, e in enumerate(gradients or ())]
         data.append(replace(side, entries=[*side.entries, *moved]))
     return replace(found, data=(data[0], data[1]))
-
-
-def _cut_of_keys(a: StepData, b: StepData) -> CutStep:
-    """Cut the saves of each key whose rows are in other micro-batches, or of other ones.
-
-    What cannot be cut and was saved another number of times is not compared.
-    """
-    counts = [Counter(datum.key for datum in side.key_data) for side in (a, b)]
-    unlike = {key for key, n in counts[0].items() if counts[1][key] not in (0, n)}
-    saved = {key for key, n in counts[0].items() if key in unlike or n == counts[1][key] > 1}
-    found = cut_keys(a, b, {key: key for key in sorted(saved)}, regroup=True) or CutStep((a, b))
-    left, gap = unlike - {*found.cut}, message("coverage.of_micro_batch")
-    one, other = (
-        replace(side, key_data=[marked(d, gap) if d.key in left else d for d in side.key_data])
-        for side in found.data
-    )
-    return replace(found, data=(one, other))
 
 
 def _whole_gradients(side: StepData, how: str | None) -> list[Entry] | None:
@@ -560,8 +546,8 @@ def _cut_saves(
         starts = [0, *itertools.accumulate(given.rows[large])]
 
         def names(side: int, number: int) -> list[bytes]:
-            own = range(starts[number], starts[number + 1]) if side == large else ()
-            return [*map(_name, own)] if side == large else near[number]
+            own = range(starts[number], starts[number + 1]) if side == large else near[number]
+            return [f"row {row}".encode() for row in own]
 
         found, by = Rows.of(given, small, names, same_given=False), "nearest"
     if regroup and given.rows[0] == given.rows[1] and not found.moved:
@@ -578,41 +564,31 @@ def _cut_saves(
     return large, pieces, unknown, found.how(by)
 
 
-def _name(row: int) -> bytes:
-    return f"row {row}".encode()
-
-
-def _nearest(
-    small: Sequence[Record], large: Sequence[Record], axis: int
-) -> list[list[bytes]] | None:
-    """Return the name of the row that each smaller save's row is nearest to; None if not certain.
+def _nearest(small: Sequence[Record], large: Sequence[Record], axis: int) -> list[list[int]] | None:
+    """Return the number of the row that each smaller save's row is nearest to; None: not certain.
 
     It is certain where every other row is ten times as far away, and no two rows of a save are
     nearest to the same one.
     """
     try:
-        whole = np.concatenate([_matrix(record, axis) for record in large])
-        saves = [_matrix(record, axis) for record in small]
+        tables = [np.moveaxis(record.array(), axis, 0) for record in (*small, *large)]
+        tables = [table.reshape(len(table), -1) for table in tables]
+        saves, whole = tables[: len(small)], np.concatenate(tables[len(small) :])
     except (ArrayFileError, OSError, ValueError):
         return None
     if len(whole) < 2 or whole.dtype.kind != "f" or len(whole) * whole.size > _MOST_DISTANCES:
         return None
-    names = []
+    found = []
     for rows in saves:
-        nearest = []
+        nearest: list[int] = []
         for row in rows:
             with np.errstate(all="ignore"):
                 distances = np.abs(whole - row).astype(np.float64).sum(axis=1)
             first, second = np.argsort(distances)[:2]
             if not 10 * distances[first] <= distances[second]:  # nor where one is NaN
                 return None
-            nearest.append(_name(int(first)))
+            nearest.append(int(first))
         if len({*nearest}) < len(nearest):
             return None
-        names.append(nearest)
-    return names
-
-
-def _matrix(record: Record, axis: int) -> np.ndarray:
-    rows = np.moveaxis(record.array(), axis, 0)
-    return rows.reshape(len(rows), -1)
+        found.append(nearest)
+    return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 from pathlib import Path
@@ -235,10 +235,23 @@ def _load(kind: Kind, given: Given) -> MsprobeMapping:
     if not content:
         raise ConfigError.saying("error.mapping_empty", path=path, value=_EXAMPLES[kind])
     if kind is Kind.API:
-        return MsprobeMapping(kind, apis=tuple(_apis(path, content)))
-    if kind is Kind.LAYER:
-        return MsprobeMapping(kind, layers=_layers(path, content))
-    return MsprobeMapping(kind, _pairs(kind, path, (), content))
+        is_one = isinstance(content, Mapping)
+        items = {(): content} if is_one else {(n,): item for n, item in enumerate(content)}
+        apis: list[ApiRule] = []
+        for at, item in items.items():
+            if not isinstance(item, Mapping):
+                raise _wrong(kind, path, at, repr(item), message("mapping.api_item"))
+            apis.append(_api(path, at, item))
+        return MsprobeMapping(kind, apis=tuple(apis))
+    if kind is not Kind.LAYER:
+        return MsprobeMapping(kind, _pairs(kind, path, (), content))
+    layers: dict[str, dict[str, str]] = {}
+    for layer, inside in content.items():
+        if not (isinstance(layer, str) and layer and isinstance(inside, Mapping)):
+            own = f"{layer!r}: {inside!r}"
+            raise _wrong(kind, path, (layer,), own, message("mapping.layer"))
+        layers[layer] = _pairs(kind, path, (layer,), inside)
+    return MsprobeMapping(kind, layers=layers)
 
 
 def _pairs(
@@ -252,45 +265,19 @@ def _pairs(
     return dict(content)
 
 
-def _layers(path: Path, content: Mapping[Any, Any]) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
-    for layer, inside in content.items():
-        if not (isinstance(layer, str) and layer and isinstance(inside, Mapping)):
-            own = f"{layer!r}: {inside!r}"
-            raise _wrong(Kind.LAYER, path, (layer,), own, message("mapping.layer"))
-        found[layer] = _pairs(Kind.LAYER, path, (layer,), inside)
-    return found
-
-
-def _apis(path: Path, content: Any) -> Iterator[ApiRule]:
-    items = [content] if isinstance(content, Mapping) else content
-    for number, item in enumerate(items):
-        at = () if isinstance(content, Mapping) else (number,)
-        if not isinstance(item, Mapping):
-            raise _wrong(Kind.API, path, at, repr(item), message("mapping.api_item"))
-        yield _api(path, at, item)
-
-
-def _check_api_keys(item: Mapping[Any, Any], wrong: Callable[[Any, Message], ConfigError]) -> None:
-    """Refuse keys that are not known, and APIs that are not named as in dump.json."""
-    known = {"ms_api", "pt_api"}
-    known |= {
-        f"{side}_{name}" for names in _LISTS.values() for name in names for side in ("ms", "pt")
-    }
-    for key in item:
-        if key not in known:
-            names, hint = ", ".join(sorted(known)), nearest_of(str(key), known)
-            raise wrong(key, message("mapping.one_of", names=names, hint=hint))
-    for key in ("ms_api", "pt_api"):
-        if not isinstance(item.get(key), str) or not _API.fullmatch(item[key]):
-            raise wrong(key, message("mapping.api"))
-
-
 def _api(path: Path, at: tuple[Any, ...], item: Mapping[Any, Any]) -> ApiRule:
     def wrong(key: Any, expected: Message) -> ConfigError:
         return _wrong(Kind.API, path, (*at, key), f"{key}: {item.get(key)!r}", expected)
 
-    _check_api_keys(item, wrong)
+    known = {"ms_api", "pt_api"}
+    known |= {f"{side}_{n}" for names in _LISTS.values() for n in names for side in ("ms", "pt")}
+    for key in item:
+        if key not in known:
+            listed, hint = ", ".join(sorted(known)), nearest_of(str(key), known)
+            raise wrong(key, message("mapping.one_of", names=listed, hint=hint))
+    for key in ("ms_api", "pt_api"):  # as they are named in dump.json
+        if not isinstance(item.get(key), str) or not _API.fullmatch(item[key]):
+            raise wrong(key, message("mapping.api"))
     places: dict[str, dict[str, str]] = {}
     for part, names in _LISTS.items():
         found: list[list[str] | None] = []

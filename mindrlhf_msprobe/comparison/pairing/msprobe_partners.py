@@ -204,9 +204,9 @@ def under_names_of_npu(npu: StepData, bench: StepData, mapping: MsprobeMapping) 
             sorted((e for e in side.entries if e.phase == phase), key=lambda e: e.seq)
             for side in (npu, bench)
         ]
-        names = _Names(mapping, *sides)
-        entries += _Renaming(names, *sides).entries()
-        own |= {(phase, e.name): t for e in sides[0] if (t := names.entry_partner(e)) is not None}
+        both = _Phase(mapping, *sides)
+        entries += both.entries()
+        own |= {(phase, e.name): t for e in sides[0] if (t := both.entry_partner(e)) is not None}
     return replace(bench, entries=entries, own=replace(bench.own, entries=own))
 
 
@@ -275,13 +275,21 @@ class CellNames:
         return cell
 
 
-class _Names:
-    """How entries and records of one phase of NPU are called in Bench."""
+class _Phase:
+    """One phase: how entries and records of NPU are called in Bench, whose own get those names."""
 
     def __init__(
         self, mapping: MsprobeMapping, npu: Sequence[Entry], bench: Sequence[Entry]
     ) -> None:
-        self._mapping = mapping
+        self._mapping, self._npu, self._bench = mapping, npu, bench
+        self._by_name = {entry.name: entry for entry in bench}
+        self._records = {
+            name: (entry, record)
+            for entry in reversed(bench)
+            for record in reversed(entry.records)
+            for name in reversed(_names_of(entry, record))
+        }
+        self._used: set[tuple[str, str]] = set()
         self._module = any(entry.name.startswith(_MODULE) for entry in bench)
         self._cells: dict[str, str] = {}
         self._of_cells = CellNames(mapping.names)
@@ -302,8 +310,11 @@ class _Names:
         kind = self._mapping.kind
         if kind is Kind.LAYER:
             return self._by_layer[entry.name]
-        if kind is Kind.CELL:
-            return self._of_cell(entry)
+        if kind is Kind.CELL and (cell := _cell(entry)) is not None:
+            if cell not in self._cells:
+                self._cells[cell] = self._of_cells.renamed(cell)
+            scope = _MODULE if self._module else _CELL
+            return f"{scope}{self._cells[cell]}{entry.name[len(_CELL) + len(cell) :]}"
         if kind is Kind.API:
             api = _api_of(entry)
             rule = self._apis.get(api)
@@ -324,30 +335,6 @@ class _Names:
             place = places.get(record.path)
             return None if place is None else f"{target}.{record.io}.{place}"
         return target + record.name[len(entry.name) :]
-
-    def _of_cell(self, entry: Entry) -> str:
-        cell = _cell(entry)
-        if cell is None:
-            return entry.name
-        if cell not in self._cells:
-            self._cells[cell] = self._of_cells.renamed(cell)
-        scope = _MODULE if self._module else _CELL
-        return f"{scope}{self._cells[cell]}{entry.name[len(_CELL) + len(cell) :]}"
-
-
-class _Renaming:
-    """The entries of one phase of Bench, brought under the names of NPU's."""
-
-    def __init__(self, names: _Names, npu: Sequence[Entry], bench: Sequence[Entry]) -> None:
-        self._names, self._npu, self._bench = names, npu, bench
-        self._by_name = {entry.name: entry for entry in bench}
-        self._records = {
-            name: (entry, record)
-            for entry in reversed(bench)
-            for record in reversed(entry.records)
-            for name in reversed(_names_of(entry, record))
-        }
-        self._used: set[tuple[str, str]] = set()
 
     def entries(self) -> list[Entry]:
         """Return the entries of Bench; what has no partner comes behind what has one."""
@@ -372,29 +359,23 @@ class _Renaming:
             replace(source, name=own.name, records=(*records, *rests.pop(own.name, ())))
             for own, source, records in made
         ]
-        found += self._renamed(left, new_names)
-        return [replace(e, parent=new_names.get(e.parent or "", e.parent)) for e in found]
-
-    def _renamed(self, entries: Sequence[Entry], new_names: dict[str, str]) -> list[Entry]:
-        """Give entries without partner names that no entry of NPU has."""
         taken = {entry.name for entry in self._npu}
-        found = []
-        for entry in entries:
+        for entry in left:  # those without partner get names that no entry of NPU has
             name = entry.name
             while name in taken:
                 name += " in A"
             taken.add(name)
             new_names.setdefault(entry.name, name)
             found.append(replace(entry, name=name))
-        return found
+        return [replace(e, parent=new_names.get(e.parent or "", e.parent)) for e in found]
 
     def _against(self, own: Entry) -> tuple[Entry, Entry, list[Record]] | None:
         """Return an entry of NPU, the one of Bench it is compared with, and the records of that."""
-        target = self._names.entry_partner(own)
+        target = self.entry_partner(own)
         source = None if target is None else self._by_name.get(target)
         records = []
         for record in own.records:
-            name = self._names.record_partner(own, record, target)
+            name = self.record_partner(own, record, target)
             found = None if name is None else self._records.get(name)
             if found is None:
                 continue

@@ -21,7 +21,7 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.storage.code_lines import users_line
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import parse_operator
-from mindrlhf_msprobe.storage.records import Entry
+from mindrlhf_msprobe.storage.records import Entry, Record
 
 #: What a pair of items is worth: their places → a whole number; 0 or less: they are no pair.
 Worth = Callable[[int, int], int]
@@ -213,16 +213,28 @@ class Operator:
         self.line = None if line is None else line.key
 
     @cached_property
+    def given(self) -> list[Record]:
+        """What it was given."""
+        return [record for record in self.entry.records if record.io == "input"]
+
+    @cached_property
     def form(self) -> tuple[object, ...]:
         """The dtypes and shapes of what it was given."""
-        given = [record for record in self.entry.records if record.io == "input"]
-        return tuple((r.path, r.leaf.dtype or r.leaf.type, r.leaf.shape) for r in given)
+        return tuple((r.path, r.leaf.dtype or r.leaf.type, r.leaf.shape) for r in self.given)
 
     @cached_property
     def values(self) -> tuple[object, ...]:
         """What it was given, as far as it was recorded."""
-        given = [record for record in self.entry.records if record.io == "input"]
-        return tuple((record.path, *_value_of(record.leaf)) for record in given)
+        found: list[object] = []
+        for record in self.given:
+            leaf = record.leaf
+            if leaf.fingerprint is not None:
+                found.append((record.path, leaf.fingerprint))
+            elif leaf.is_tensor:
+                found.append((record.path, repr((leaf.max, leaf.min, leaf.mean, leaf.norm))))
+            else:
+                found.append((record.path, leaf.type, repr(leaf.value)))
+        return tuple(found)
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -232,14 +244,6 @@ class Operator:
 
 #: A cell that both runs have, by the name of its entry in A, or an operator.
 Item = str | Operator
-
-
-def _value_of(leaf: Leaf) -> tuple[object, ...]:
-    if leaf.fingerprint is not None:
-        return (leaf.fingerprint,)
-    if leaf.is_tensor:
-        return tuple(map(repr, (leaf.max, leaf.min, leaf.mean, leaf.norm)))
-    return (leaf.type, repr(leaf.value))
 
 
 def pair_operators(
@@ -296,10 +300,7 @@ def _aligned(a: Sequence[Item], b: Sequence[Item]) -> list[tuple[Operator, Opera
 
 def _given_the_same(x: Operator, y: Operator) -> bool:
     """Return whether all tensors that two operators were given may be the same ones."""
-    given = [
-        [r.leaf for r in operator.entry.records if r.io == "input" and r.leaf.is_tensor]
-        for operator in (x, y)
-    ]
+    given = [[r.leaf for r in one.given if r.leaf.is_tensor] for one in (x, y)]
     if not given[0] or len(given[0]) != len(given[1]):
         return False
     return all(may_be_one(a, b) for a, b in zip(*given))
@@ -323,15 +324,9 @@ def pair_backward(paired: Mapping[str, str], a: Sequence[str], b: Sequence[str])
         a, b: the names of all backward entries of operators.
     """
     there = set(a)
-    found: dict[str, str] = {}
-    for name in b:
-        other = paired.get(forward_of(name))
-        if (
-            other is not None
-            and (backward := f"{other.removesuffix('.forward')}.backward") in there
-        ):
-            found[name] = backward
-    return found
+    forward = {name: paired[of] for name in b if (of := forward_of(name)) in paired}
+    found = {n: f"{other.removesuffix('.forward')}.backward" for n, other in forward.items()}
+    return {name: backward for name, backward in found.items() if backward in there}
 
 
 def forward_of(backward: str) -> str:

@@ -10,21 +10,8 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.pairing.alignment import (
-    Alignment,
-    align,
-    align_by_name,
-    nearest_around,
-)
-from mindrlhf_msprobe.comparison.pairing.coverage import (
-    casts_inputs,
-    why_no_entry,
-    why_no_gradient,
-    why_no_key_data,
-    why_no_level,
-    why_no_part,
-    why_not_compiled,
-)
+from mindrlhf_msprobe.comparison.pairing import coverage
+from mindrlhf_msprobe.comparison.pairing.alignment import Alignment, align, nearest_around
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import Across, bring_together
 from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, ROOT, NameRules
 from mindrlhf_msprobe.comparison.pairing.timeline import (
@@ -222,11 +209,12 @@ def plan_step(
         by_name: entries of one name are compared, and no others.
         across: what only one of two frameworks has; None where both runs are of one.
     """
-    chosen = [None if side.config is None else side.config.records_cell for side in (a, b)]
-    alignment = (
-        align_by_name(a.entries, b.entries)
-        if by_name
-        else align(
+    if by_name:
+        ids, others = ({(e.phase, e.name): e.name for e in side.entries} for side in (a, b))
+        alignment = Alignment(ids, others)
+    else:
+        chosen = [None if side.config is None else side.config.records_cell for side in (a, b)]
+        alignment = align(
             a.entries,
             b.entries,
             rules,
@@ -234,7 +222,6 @@ def plan_step(
             chosen=(chosen[0], chosen[1]),
             across=across is not None,
         )
-    )
     earlier = made_before_updates(a.key_data, b.key_data)
     orders = [
         order_of(a.entries, a.key_data, alignment.a, earlier),
@@ -289,7 +276,6 @@ class Planner:
             for s in self._sides
         ]
         self._outside = alignment.outside
-        self._coverage = tuple(side.coverage for side in self._sides)
         self._no_root = tuple(
             None if why is None or any(entry.cell == ROOT for entry in side.entries) else why
             for side, why in ((a, a.dialect.no_root), (b, b.dialect.no_root))
@@ -370,7 +356,7 @@ class Planner:
         gaps = [  # why each run lacks an entry, or some of its records
             self._why_no_entry(i, entry, key)
             if side is None
-            else why_not_compiled(self._sides[i].config, self._coverage[i], side)
+            else coverage.why_not_compiled(self._sides[i].config, self._sides[i].coverage, side)
             for i, side in enumerate(entries)
         ]
         if None in entries and all(map(_is_no_gradient, entries)):
@@ -387,28 +373,21 @@ class Planner:
         if self._across is not None and None not in entries:
             mine, theirs, unlike = bring_together(entry, *wanted)
             wanted = [mine, theirs]
-        for place in _merged_names(*wanted):
+        for place in {**wanted[0], **wanted[1]}:
             a, b = (side.get(place) for side in wanted)
             gap = unlike.get(place)
-            if a is None or b is None:
-                missing = 0 if a is None else 1
-                gap = gaps[missing] or gap or self._why_no_record(missing, entry, a or b)
-                unread = self._sides[missing].unreadable.get(entry.phase)
-                yield Pair(event, a, b, entry, gap, unread)
+            if a is not None and b is not None:
+                if gap is None and a.leaf.dtype != b.leaf.dtype:
+                    gap = next((why for why in gaps if coverage.casts_inputs(why)), None)
+                gap = gap or coverage.why_no_gradient(entries, a, b)
+                yield Pair(event, a, b, entry, gap, attributes=attributes)
                 continue
-            if gap is None and a.leaf.dtype != b.leaf.dtype:
-                gap = next((why for why in gaps if casts_inputs(why)), None)
-            gap = gap or why_no_gradient(entries, a, b)
-            yield Pair(event, a, b, entry, gap, attributes=attributes)
-
-    def _why_no_record(self, missing: int, entry: Entry, found: Record | None) -> Message | None:
-        """Return why a run that has an entry lacks one of its records."""
-        if found is None:
-            return None
-        gap = why_no_part(self._sides[missing].config, found.io)
-        if gap is None and entry.direction == "backward" and found.leaf.type == "NoneType":
-            return self._sides[missing].dialect.no_absent_gradient
-        return gap
+            missing = 0 if a is None else 1
+            side, found = self._sides[missing], (a, b)[1 - missing]
+            gap = gaps[missing] or gap or coverage.why_no_part(side.config, place[0])
+            if gap is None and found is not None and entry.direction == "backward":
+                gap = side.dialect.no_absent_gradient if found.leaf.type == "NoneType" else None
+            yield Pair(event, a, b, entry, gap, side.unreadable.get(entry.phase))
 
     def _why_no_entry(self, i: int, entry: Entry, place: tuple[str, str]) -> Message | None:
         if place in self._outside:
@@ -422,9 +401,11 @@ class Planner:
         if entry.phase not in self._phases[i]:
             held = (other.name for other in side.entries if other.phase == entry.phase)
             self._phases[i][entry.phase] = {is_operator(name) for name in held}
-        if (why := why_no_level(side.config, entry, self._phases[i][entry.phase])) is not None:
+        why = coverage.why_no_level(side.config, entry, self._phases[i][entry.phase])
+        if why is not None:
             return why
-        return why_no_entry(side.config, self._coverage[i], side.own.translate(entry), other.config)
+        own = side.own.translate(entry)
+        return coverage.why_no_entry(side.config, side.coverage, own, other.config)
 
     def _carry_parameters(
         self, entries: Sequence[Entry | None], wanted: Sequence[_Records]
@@ -447,16 +428,13 @@ class Planner:
         wanted = [_by_place(side.records) if side else {} for side in data]
         if {*map(tuple, wanted)} == {_ALONE, _FIRST} and self._may_number_single:
             wanted = [{("data", ""): record} for side in wanted for record in side.values()]
-        gaps = [
-            self._why_no_key_data(i, event.name) if side is None else None
-            for i, side in enumerate(data)
-        ]
-        for place in _merged_names(*wanted):
+        for place in {**wanted[0], **wanted[1]}:
             a, b = (side.get(place) for side in wanted)
             gap = unreadable = None
             if a is None or b is None:
                 missing = 0 if a is None else 1
-                gap = gaps[missing]
+                if data[missing] is None:
+                    gap = self._why_no_key_data(missing, event.name)
                 problems = self._sides[missing].unreadable_keys
                 unreadable = problems.get(event.name, problems.get(None))
             yield Pair(event, a, b, None, gap, unreadable)
@@ -469,7 +447,7 @@ class Planner:
                 return side.dialect.no_other_keys
             if not other.dialect.records_cells:
                 return message("coverage.of_other_tool")
-        return why_no_key_data(side.config, self._coverage[i], key, *self._places[i])
+        return coverage.why_no_key_data(side.config, side.coverage, key, *self._places[i])
 
 
 _ALONE, _FIRST = (("data", ""),), (("data", "0"),)
@@ -523,7 +501,3 @@ def _records_of(entry: Entry | None, event: EventKey, gap: Message | None) -> _R
     if gap is None:
         return found
     return {place: record for place, record in found.items() if record.leaf.why is None}
-
-
-def _merged_names(a: _Records, b: _Records) -> list[tuple[str, str]]:
-    return list(dict.fromkeys([*a, *b]))

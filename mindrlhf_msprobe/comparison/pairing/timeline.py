@@ -14,19 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from mindrlhf_msprobe import phases
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.pairing.names import OUTER
-from mindrlhf_msprobe.phases import (
-    INPUT_KEYS,
-    OR_EARLIER,
-    PHASES,
-    UNNAMED_PHASE,
-    UPDATE_PHASES,
-    KeyDataHome,
-    key_data_home,
-    key_order,
-    phase_order,
-)
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry
@@ -115,9 +105,9 @@ def made_before_updates(*runs: Sequence[KeyDatum]) -> frozenset[str]:
     """
     found: dict[str, bool] = {}
     for key_data in runs:
-        updates = [d.seq for d in key_data if d.phase in UPDATE_PHASES and d.seq is not None]
+        updates = [d.seq for d in key_data if d.phase in phases.UPDATE_PHASES and d.seq is not None]
         begun = min(updates, default=-1)  # -1: nothing tells when
-        for key in OR_EARLIER:
+        for key in phases.OR_EARLIER:
             seqs = [d.seq for d in key_data if d.key == key]
             if seqs:
                 first = min(math.inf if seq is None else seq for seq in seqs)
@@ -125,8 +115,8 @@ def made_before_updates(*runs: Sequence[KeyDatum]) -> frozenset[str]:
     return frozenset(key for key, before in found.items() if before)
 
 
-def _home(key: str, earlier: frozenset[str]) -> KeyDataHome | None:
-    return KeyDataHome(None) if key in earlier else key_data_home(key)
+def _home(key: str, earlier: frozenset[str]) -> phases.KeyDataHome | None:
+    return phases.KeyDataHome(None) if key in earlier else phases.key_data_home(key)
 
 
 def _place_key_data(
@@ -144,7 +134,7 @@ def _place_key_data(
         for index, datum in enumerate(data):
             time, side, order = spans.place(datum, home, index, len(data))
             if spans.empty and _fed_the_critic(datum, saves):
-                order = min(order, phase_order("critic_compute_values") - 0.5)
+                order = min(order, phases.phase_order("critic_compute_values") - 0.5)
             if time == _STEP_START and rounds:
                 side += datum.micro_step
             placed.append((datum, (time, side, order)))
@@ -156,7 +146,7 @@ def _place_key_data(
             known.append((datum.seq, place))
         yield place, EventKey(DATA, home.phase, datum.key, datum.micro_step)
     for key, data in saves.items():
-        for datum in data if key_data_home(key) is None else ():  # where it was saved
+        for datum in data if phases.key_data_home(key) is None else ():  # where it was saved
             if datum.seq is None:
                 place = (_STEP_END, 1.0, 0.0, 0.0, float(datum.micro_step))
             elif spans.empty:  # without any cell it follows the known keys saved before it
@@ -182,7 +172,7 @@ def _with_updates_in_rounds(
     rounds = {where: _rounds(data) for where, data in together.items()}
     by_phase: dict[_Order, dict[tuple[str, int], int] | None] = {}
     for datum, (time, side, order) in placed:
-        last = float(key_order(datum.key)), float(datum.micro_step)
+        last = float(phases.key_order(datum.key)), float(datum.micro_step)
         if datum.key in earlier:
             yield datum, _before_what_was_saved_later(datum, (time, side, order), placed)
             continue
@@ -192,7 +182,7 @@ def _with_updates_in_rounds(
         save = datum.key, datum.micro_step
         joint = rounds[time, side]
         if joint is not None:
-            first = float(phase_order(UPDATE_PHASES[0]))
+            first = float(phases.phase_order(phases.UPDATE_PHASES[0]))
             yield datum, (time, side, first, float(joint[save]), order, *last)
             continue
         where = time, side, order
@@ -206,19 +196,19 @@ def _before_what_was_saved_later(
     datum: KeyDatum, place: _Order, placed: Sequence[tuple[KeyDatum, _Order]]
 ) -> _Order:
     """Return the whole place of a key made before an update: before what was made of it."""
-    places = [(*place, float(key_order(datum.key)))]
+    places = [(*place, float(phases.key_order(datum.key)))]
     for other, at in placed:
-        home = key_data_home(other.key)
+        home = phases.key_data_home(other.key)
         if home is None or not home.before_update or other.micro_step > datum.micro_step:
             continue
         if (other.seq or 0) > (datum.seq or 0):
-            places.append((*at, key_order(other.key) - 0.5))
+            places.append((*at, phases.key_order(other.key) - 0.5))
     return (*min(places), float(datum.micro_step), float(datum.seq or 0))
 
 
 def _is_of_an_update(datum: KeyDatum, earlier: frozenset[str]) -> bool:
     home = _home(datum.key, earlier)
-    return home is not None and home.phase in UPDATE_PHASES
+    return home is not None and home.phase in phases.UPDATE_PHASES
 
 
 def _rounds(data: Sequence[KeyDatum]) -> dict[tuple[str, int], int] | None:
@@ -257,7 +247,7 @@ def _fed_the_critic(datum: KeyDatum, saves: Mapping[str, Sequence[KeyDatum]]) ->
         for other in data
         if other.micro_step == datum.micro_step and other.seq is not None
     }
-    if not all(seq < datum.seq for key, seq in round_.items() if key in INPUT_KEYS):
+    if not all(seq < datum.seq for key, seq in round_.items() if key in phases.INPUT_KEYS):
         return False
     return datum.seq < round_.get("values", -1)
 
@@ -299,8 +289,8 @@ class Spans:
         self._entries: dict[str, dict[int, list[_Entry]]] = {}  # of updates
         self._passes_of: dict[str, list[_Pass]] = {}
         for entry in entries:
-            phase = UPDATE_PHASES[0] if entry.phase == UNNAMED_PHASE else entry.phase
-            if phase in UPDATE_PHASES:
+            phase = phases.UPDATE_PHASES[0] if entry.phase == phases.UNNAMED_PHASE else entry.phase
+            if phase in phases.UPDATE_PHASES:
                 of = self._entries.setdefault(phase, {})
                 of.setdefault(entry.opening, []).append(entry)
             openings = self._spans.setdefault(phase, {})
@@ -313,7 +303,7 @@ class Spans:
         """Whether no cell was recorded."""
         return not self._spans
 
-    def place(self, datum: KeyDatum, home: KeyDataHome, index: int, saves: int) -> _Place:
+    def place(self, datum: KeyDatum, home: phases.KeyDataHome, index: int, saves: int) -> _Place:
         """Return where the `index`-th of `saves` saves of a key stands: (time, side, phase).
 
         Where a phase was opened as often as the key was saved, the n-th save belongs to the n-th
@@ -328,29 +318,31 @@ class Spans:
             return place
         assert home.phase is not None
         if home.before_phase:  # however late it was saved; saved once, before all openings
-            spans, order = self._of(home.phase), phase_order(home.phase) - 0.5
+            spans, order = self._of(home.phase), phases.phase_order(home.phase) - 0.5
             if not spans:
                 return self._beside(order, index, saves)
             rounds = index * len(spans) // saves if saves % len(spans) == 0 else 0
             return float(spans[rounds][0]), -1.0, order
         phase, time = self._made_in(datum, home, index, saves)
         if time is None:
-            return self._beside(phase_order(home.phase), index, saves)
+            return self._beside(phases.phase_order(home.phase), index, saves)
         if not home.forward:
             return time, 1.0, 0.0
         inside = time == datum.seq
         own = self._pass_before(phase, time, index, saves, inside=inside)
-        together = UPDATE_PHASES if home.after_updates else (phase,)
+        together = phases.UPDATE_PHASES if home.after_updates else (phase,)
         made = [self._pass_before(other, time, index, saves, inside=inside) for other in together]
         behind = [p.gradients for p in made if p is not None and p.gradients is not None]
         begun = time if own is None else own.begin
         gradients = min((at for at in behind if begun < at < time), default=None)
         if own is not None and own.inner is not None and own.inner < time:
             return float(own.inner), 1.0, 0.0
-        return (time, 1.0, 0.0) if gradients is None else (gradients, -1.0, phase_order(phase))
+        return (
+            (time, 1.0, 0.0) if gradients is None else (gradients, -1.0, phases.phase_order(phase))
+        )
 
     def _made_in(
-        self, datum: KeyDatum, home: KeyDataHome, index: int, saves: int
+        self, datum: KeyDatum, home: phases.KeyDataHome, index: int, saves: int
     ) -> tuple[str, float | None]:
         """Return the phase that made a save, and when it was there; None without such a phase.
 
@@ -358,8 +350,8 @@ class Spans:
         """
         assert home.phase is not None
         phase, time = home.phase, self._result_of(home.phase, datum, index, saves)
-        known = self._beside(phase_order(phase), index, saves)[0] if time is None else time
-        for update in UPDATE_PHASES if home.after_updates else ():
+        known = self._beside(phases.phase_order(phase), index, saves)[0] if time is None else time
+        for update in phases.UPDATE_PHASES if home.after_updates else ():
             spans = self._of(update)
             ends = [end for _, end in spans]
             if len(spans) != saves and datum.seq is not None:
@@ -379,7 +371,7 @@ class Spans:
             if len(spans) != saves:
                 begun = [end for begin, end in spans if begin < datum.seq]
                 time = float(begun[-1] if begun else spans[0][1])
-            if datum.key not in INPUT_KEYS:
+            if datum.key not in phases.INPUT_KEYS:
                 time = min(time, datum.seq)
         return time
 
@@ -429,8 +421,8 @@ class Spans:
         return self._passes_of[phase]
 
     def _before_update(self, index: int, saves: int) -> _Place:
-        order = phase_order(UPDATE_PHASES[0]) - 0.5
-        updates = [self._of(phase) for phase in UPDATE_PHASES]
+        order = phases.phase_order(phases.UPDATE_PHASES[0]) - 0.5
+        updates = [self._of(phase) for phase in phases.UPDATE_PHASES]
         if not updates[0]:  # its losses stand beside its neighbours, so these do too
             return self._beside(order, index, saves)
         begins = sorted(begin for spans in updates for begin, _ in spans)
@@ -453,7 +445,9 @@ class Spans:
             spans = self._of(phase)
             if saves == 1 or len(spans) == saves:
                 return spans[index if len(spans) == saves else -1][1], 2.0, order
-        later = [p.name for p in PHASES if phase_order(p.name) > order and self._of(p.name)]
+        later = [
+            p.name for p in phases.PHASES if phases.phase_order(p.name) > order and self._of(p.name)
+        ]
         for phase in later:
             spans = self._of(phase)
             if saves > 1 and len(spans) == saves:
@@ -464,8 +458,8 @@ class Spans:
 
     def _earlier(self, order: float) -> list[str]:
         """Return the recorded phases before a place in the step, the nearest first."""
-        names = [phase.name for phase in reversed(PHASES)]
-        return [name for name in names if phase_order(name) < order and self._of(name)]
+        names = [phase.name for phase in reversed(phases.PHASES)]
+        return [name for name in names if phases.phase_order(name) < order and self._of(name)]
 
     def _of(self, phase: str) -> list[list[int]]:
         return sorted(self._spans.get(phase, {}).values())

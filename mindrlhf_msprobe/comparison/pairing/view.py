@@ -17,7 +17,6 @@ from mindrlhf_msprobe.storage.manifest import thinned
 from mindrlhf_msprobe.storage.manifest.run_file import Network
 from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.inventory import thinned_of
-from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Problem, Run
 from mindrlhf_msprobe.storage.records import Entry
 
@@ -91,13 +90,15 @@ class View:
             entries = [e for phase in self.phases for e in self.entries(phase, step, rank)]
         elif layers and not self.key_data_only:
             entries = self.run.entries(step=at[0], rank=at[1])
-        dialect = self.run.dialect
+        key_data = [] if self.phases or self.keys else self.run.key_data(step=at[0], rank=at[1])
+        for shown, name in {} if self.phases else self.keys.items():
+            key_data += [replace(d, key=shown) for d in self.run.key_data(name, *at)]
         removed = (kind for kind in thinned.KINDS if self.run.is_thinned(kind, at))
         left = {THINNED: {kind: (message("coverage.thinned", what=kind),) for kind in removed}}
         problems = [p for p in self.run.problems if p.concerns(at) and not p.partial]
         return StepData(
             entries=entries,
-            key_data=[] if self.phases else self._key_data(*at),
+            key_data=key_data,
             config=self.run.config(at[1]),
             unreadable=self._unreadable_phases(problems),
             unreadable_keys={
@@ -108,7 +109,7 @@ class View:
             },
             coverage=self.run.coverage(at[1]) | left,
             own=own,
-            dialect=dialect,
+            dialect=self.run.dialect,
             stop=self.run.stop_of(at[1]),
             timeless=self.run.times_are_lost(at),
             keys_of_run=frozenset(self.run.keys),
@@ -152,15 +153,6 @@ class View:
             return False
         everywhere = problem.step is None and problem.rank is None
         return everywhere or any(map(problem.is_at, rank_steps))
-
-    def _key_data(self, step: int, rank: int) -> list[KeyDatum]:
-        if not self.keys:
-            return self.run.key_data(step=step, rank=rank)
-        return [
-            replace(datum, key=shown)
-            for shown, own in self.keys.items()
-            for datum in self.run.key_data(own, step, rank)
-        ]
 
     def _shown_keys(self, own: str | None) -> list[str | None]:
         """Return the names the comparison has for a key of the run; None stands for all keys."""

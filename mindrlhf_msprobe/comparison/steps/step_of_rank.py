@@ -140,8 +140,7 @@ class Job:
     def filter(self, at: StepPlace) -> StepFilter:
         """Return what of one step is not compared."""
         unlike = any(own != shown for shown, own in self.sides[1].phases.items())
-        cut = self.cut_of(at)
-        return StepFilter(self.chosen, cut, unlike, cut.rules)
+        return StepFilter(self.chosen, self.cut_of(at), unlike)
 
     def plan(self, at: StepPlace) -> StepPlan:
         """Pair everything both runs recorded in one step; the last plan is kept."""
@@ -156,13 +155,11 @@ class Job:
 
     def stopped_by(self, at: StepPlace) -> bool:
         """Return whether one of the runs had stopped in this step, or before it."""
-        for side in self.sides:
-            if self.laid_out:
-                return any(of.run.stops for of in self.sides)
-            stop = side.run.stop_of(side.ranks.get(at.rank, at.rank))
-            if stop is not None and side.steps.get(at.step, at.step) >= stop.step:
-                return True
-        return False
+        if self.laid_out:
+            return any(side.run.stops for side in self.sides)
+        own = [(side.run, side.own(*at)) for side in self.sides]
+        stops = ((run.stop_of(place.rank), place.step) for run, place in own)
+        return any(stop is not None and step >= stop.step for stop, step in stops)
 
     def count(self, at: StepPlace) -> Wholesale | None:
         """Count what agrees in one step; None where it has to be paired as a whole."""

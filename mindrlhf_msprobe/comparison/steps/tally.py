@@ -152,20 +152,14 @@ def _several(
     finding = findings[found[0]] if found else None
     if finding is None:
         return Several()
-    order = *positions[found[0]], *_within(finding, findings[: found[0]])
-    return Several(len(found), First(finding, order))
-
-
-def _within(finding: Finding, before: Sequence[Finding | None]) -> tuple[float, ...]:
-    """Return by what key data are sorted that stand beside the same events of entries."""
-    if finding.key is None:
-        return math.inf, 0, 0
-    within = (usual_place(finding.key), key_order(finding.key), finding.micro_step or 0)
-    if not _is_of_an_update(finding):
-        return within
-    # These stand update by update, whichever key it is.
-    saves = {(f.key, f.micro_step) for f in before if f is not None and _is_of_an_update(f)}
-    return float(phase_order(UPDATE_PHASES[0])), len(saves), *within
+    within: tuple[float, ...] = (math.inf, 0, 0)
+    if finding.key is not None:  # by what key data are sorted beside the same events of entries
+        within = usual_place(finding.key), key_order(finding.key), finding.micro_step or 0
+    if _is_of_an_update(finding):  # these stand update by update, whichever key it is
+        before = [f for f in findings[: found[0]] if f is not None and _is_of_an_update(f)]
+        saves = {(f.key, f.micro_step) for f in before}
+        within = float(phase_order(UPDATE_PHASES[0])), len(saves), *within
+    return Several(len(found), First(finding, (*positions[found[0]], *within)))
 
 
 def _is_of_an_update(finding: Finding) -> bool:

@@ -16,8 +16,8 @@ from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.comparison.preflight.networks import attributes_of, role_of
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     FirstDifference,
-    StepFindings,
     of_entries,
+    of_saves,
 )
 from mindrlhf_msprobe.findings import Inside
 from mindrlhf_msprobe.phases import INPUT_KEYS, LOG_PROB, OLD_LOG_PROB, REF_LOG_PROB
@@ -91,27 +91,26 @@ def with_axes(inside: Inside | None, first: FirstDifference) -> Inside | None:
     if inside is None:
         return None
     shape = first.record.leaf.shape or ()
-    names = _of_key(first, shape) if first.event.kind == DATA else _of_entry(first, shape)
+    names: dict[int, str] = {}
+    if first.event.kind != DATA:
+        names = _of_entry(first, shape)
+    elif first.event.name not in _PER_TOKEN or first.record.leaf.type == "str":
+        pass  # nothing is known of its axes
+    elif first.record.path:  # an element of a list, which is one sample
+        names = {0: TOKEN} if len(shape) == 1 else {}
+    elif len(shape) == 2:
+        names = {0: SAMPLE, 1: TOKEN}
+    elif len(shape) == 1 and shape[0] in _samples(first):
+        names = {0: SAMPLE}
     return replace(inside, axes=tuple(sorted(names.items())))
-
-
-def _of_key(first: FirstDifference, shape: Sequence[int]) -> dict[int, str]:
-    if first.event.name not in _PER_TOKEN or first.record.leaf.type == "str":
-        return {}
-    if first.record.path:  # an element of a list, which is one sample
-        return {0: TOKEN} if len(shape) == 1 else {}
-    if len(shape) == 2:
-        return {0: SAMPLE, 1: TOKEN}
-    return {0: SAMPLE} if len(shape) == 1 and shape[0] in _samples(first) else {}
 
 
 def _samples(first: FirstDifference) -> set[int]:
     """Return how many samples other keys of the same micro-step hold."""
     counts: dict[str, int] = {}
-    for other, _ in first.pairs:
+    for other, _ in of_saves(first.pairs, micro_step=first.event.micro_step):
         event, record = other.event, other.record
-        same = event.kind == DATA and event.micro_step == first.event.micro_step
-        if not same or event.name == first.event.name or event.name not in _PER_TOKEN:
+        if event.name == first.event.name or event.name not in _PER_TOKEN:
             continue
         shape = record.leaf.shape or ()
         if record.path.isdigit():
@@ -141,7 +140,7 @@ def _of_entry(first: FirstDifference, shape: Sequence[int]) -> dict[int, str]:
     own = _values(attributes[:1], _OF_INPUT if arrives else _OF_OUTPUT)
     last = len(shape) - 1
     channel = {last: CHANNEL} if shape and shape[last] in own else {}
-    ids = _token_ids(first.step, entry)
+    ids = _token_ids(first, entry)
     if len(ids) != 1:
         alone = shape.count(shape[last]) == 1 if shape else False
         return (_named(shape, _WITHOUT_IDS, sizes, strict=True) if alone else {}) | channel
@@ -158,12 +157,12 @@ def _values(attributes: Sequence[Mapping[str, Any]], names: Collection[str]) -> 
     return {value for value in found if type(value) is int and value > 1}
 
 
-def _token_ids(step: StepFindings, entry: Entry) -> set[tuple[int, int]]:
+def _token_ids(first: FirstDifference, entry: Entry) -> set[tuple[int, int]]:
     """Return the shapes of the token ids that the network was given when the entry ran."""
     found: set[tuple[int, int]] = set()
     # What cells were given in integers in the same opening of the phase, and token.
     of_opening = of_entries(
-        step.pairs, entry.phase, opening=entry.opening, direction="forward", io="input"
+        first.pairs, entry.phase, opening=entry.opening, direction="forward", io="input"
     )
     given = [
         (pair.record, where, pair.record.leaf.shape or ())

@@ -18,7 +18,7 @@ from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.comparison.pairing.operators import forward_of
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, of_entries
 from mindrlhf_msprobe.comparison.verdict.occasion import beside_operator, place_of
-from mindrlhf_msprobe.findings import Birth, Finding, Status
+from mindrlhf_msprobe.findings import ErrorOrigin, Finding, Status
 from mindrlhf_msprobe.storage.arrays.npy import roundoff
 from mindrlhf_msprobe.storage.operators import is_operator, parse_operator
 from mindrlhf_msprobe.storage.records import Entry
@@ -80,7 +80,7 @@ class _Apart:
             self.relative = max(self.relative, far / size if size else math.inf)
 
 
-def error_begins(first: FirstDifference) -> Birth | None:
+def error_begins(first: FirstDifference) -> ErrorOrigin | None:
     """Return where the error begins; None where that is where it is first seen, or not known."""
     entry, finding = first.entry, first.finding
     if entry is None or first.left_out or finding.status is not Status.DIFFERENT:
@@ -103,7 +103,7 @@ def error_begins(first: FirstDifference) -> Birth | None:
     return next((one for one in beginnings if one is not None), None)
 
 
-def said_of_beginning(beginning: Birth) -> Messages:
+def said_of_beginning(beginning: ErrorOrigin) -> Messages:
     """Say where the error begins, and what may be to blame beside the operator."""
     names = ("record", "operator", "cell", "line", "distance", "entered")
     said = message("explanation.born", **{name: getattr(beginning, name) for name in names})
@@ -112,7 +112,7 @@ def said_of_beginning(beginning: Birth) -> Messages:
 
 def _begins_in(
     first: FirstDifference, entry: Entry, values: dict[tuple[str, str], list[Finding]]
-) -> Birth | None:
+) -> ErrorOrigin | None:
     """Return that the error begins in an operator, if it does."""
     operator, backward = parse_operator(entry.name), entry.direction == "backward"
     words = {word.lower() for word in _WORD.findall(operator.name)} if operator else set()
@@ -145,7 +145,7 @@ def _begins_in(
         # Further apart than inputs and rounding can make it.
         jumps = _GROWTH * max(share, amount) < _distance(found) < math.inf
         if found.status is Status.NON_FINITE or (found.status is Status.DIFFERENT and jumps):
-            return Birth(
+            return ErrorOrigin(
                 phase=entry.phase,
                 record=found.record,
                 entry=entry.name,

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
+from mindrlhf_msprobe import phases
 from mindrlhf_msprobe.common.message import Message, as_message
 from mindrlhf_msprobe.common.rules import Rule, Rules, first_answer, rule
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.preflight.networks import CELLS, MODES, OPTIMIZERS, SEEDS
 from mindrlhf_msprobe.comparison.preflight.preflight import GENERATOR_STATES, OwnStep, states_differ
+from mindrlhf_msprobe.comparison.verdict import weights
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     FirstDifference,
     Opened,
@@ -31,14 +33,6 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
 from mindrlhf_msprobe.comparison.verdict.losses import aggregation, loss, schedule
 from mindrlhf_msprobe.comparison.verdict.occasion import cell_of, earlier_update
 from mindrlhf_msprobe.comparison.verdict.sampling import last_token, next_token
-from mindrlhf_msprobe.comparison.verdict.weights import (
-    Differing,
-    changed_between,
-    moved_since,
-    not_moved,
-    synchronisation,
-    written,
-)
 from mindrlhf_msprobe.config import phases_of
 from mindrlhf_msprobe.findings import (
     Cause,
@@ -50,15 +44,6 @@ from mindrlhf_msprobe.findings import (
     Nearness,
     Preflight,
     Status,
-)
-from mindrlhf_msprobe.phases import (
-    INPUT_KEYS,
-    PROMPTS,
-    ROLES,
-    UPDATE_PHASES,
-    Phase,
-    key_data_home,
-    role_of,
 )
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, network_name
 
@@ -77,7 +62,7 @@ OF_WHAT_AGREES = (CulpritCode.LOSS, CulpritCode.AGGREGATION)
 @rule(part("parameters"))
 def parameter(first: FirstDifference) -> Culprit | None:
     """Return what changed a parameter, or did not, in one run alone."""
-    differing = Differing.of(first)
+    differing = weights.Differing.of(first)
     return None if differing is None else first_answer(_OF_PARAMETERS, differing)
 
 
@@ -133,8 +118,8 @@ def _is_undecided(culprit: Culprit) -> bool:
     return culprit.code in _UNDECIDED
 
 
-@rule(Differing.is_continuous, yields=_is_undecided)
-def optimizer(differing: Differing) -> Culprit | None:
+@rule(weights.Differing.is_continuous, yields=_is_undecided)
+def optimizer(differing: weights.Differing) -> Culprit | None:
     """Return what is known of the update before a parameter that differs; None without any.
 
     The details: `phase`, `step` and `micro_step` of the update, `updates` (how many that step has),
@@ -228,7 +213,7 @@ def _gradients(
     return [*found, *others] if found else []
 
 
-def _unmoved(differing: Differing, update: Opened) -> str | None:
+def _unmoved(differing: weights.Differing, update: Opened) -> str | None:
     """Return the run in which the update changed no parameter, if it did so in the other one."""
     stayed: list[bool] = []
     for side, here in enumerate(differing.heres):
@@ -244,9 +229,9 @@ def _unmoved(differing: Differing, update: Opened) -> str | None:
 
 
 #: In the order in which they are tried.
-_OF_PARAMETERS: tuple[Callable[[Differing], Culprit | None], ...] = (
-    *(synchronisation, changed_between, written, optimizer),
-    Rule(not_moved, (Differing.is_continuous,)),
+_OF_PARAMETERS: tuple[Callable[[weights.Differing], Culprit | None], ...] = (
+    *(weights.synchronisation, weights.changed_between, weights.written, optimizer),
+    Rule(weights.not_moved, (weights.Differing.is_continuous,)),
 )
 
 #: What explains a first difference. The group is that of the entry points of other packages.
@@ -254,7 +239,7 @@ EXPLANATIONS: Rules[FirstDifference, Culprit] = Rules(
     "mindrlhf_msprobe.explanations",
     Culprit,
     *(parameter, next_token, last_token, before_optimizer, schedule, aggregation, loss),
-    *(earlier_update, moved_since),
+    *(earlier_update, weights.moved_since),
 )
 
 MAX_CHECKS = 20
@@ -293,27 +278,29 @@ class _Reached:
         self._backward = first.entry is not None and first.entry.direction != "forward"
         config = a.run.config(a.rank)
         table = phases_of(config)
-        self._phase: Phase | None = table.get(finding.phase or "")
+        self._phase: phases.Phase | None = table.get(finding.phase or "")
         self._recorded = {
             network_name(cell_name(entry.name), pair.record.path)
             for pair, _, entry in of_entries(first.pairs, io="parameters")
         }
         # The roles of which an update ran before.
-        ran = {pair.event.phase for pair, f in first.before if f is not None} & {*UPDATE_PHASES}
+        ran = {pair.event.phase for pair, f in first.before if f is not None} & {
+            *phases.UPDATE_PHASES
+        }
         is_later = self._step > (config.initial_step if config else 0)
         self._updated = {p.role for p in table.values() if is_later or p.name in ran}
 
     def weights(self, preflight: Preflight) -> Iterator[CheckFirst]:
         """Yield the initial weights that differ and are those of the finding's role."""
-        for weights in preflight.weights:
+        for initial in preflight.weights:
             # With the cells at hand whose parameters agree, it is not the weights; but a container
             # may use those of a cell which it does not call, and which none recorded.
-            cell, unrecorded = self._cell, {*weights.different} - self._recorded
+            cell, unrecorded = self._cell, {*initial.different} - self._recorded
             inside = "" if cell == ROOT else f"{cell}."
             unseen = cell is not None and any(name.startswith(inside) for name in unrecorded)
             may_be = self._cause is not Cause.COMPUTATION or unseen
-            if weights.differ and self._concerns(role_of(weights.role)) and may_be:
-                yield CheckFirst(Nearness.ROLE, weights)
+            if initial.differ and self._concerns(phases.role_of(initial.role)) and may_be:
+                yield CheckFirst(Nearness.ROLE, initial)
 
     def nearness(self, difference: Difference) -> Nearness | None:
         """Return how near a setting is to the finding; None if it cannot explain it."""
@@ -353,7 +340,7 @@ class _Reached:
         """Return whether it can have changed an update of the role before the finding."""
         role = difference.role
         return (
-            (not difference.phases or any(p in UPDATE_PHASES for p in difference.phases))
+            (not difference.phases or any(p in phases.UPDATE_PHASES for p in difference.phases))
             and role in self._updated
             and self._concerns(role)
             and self._cause is not Cause.COMPUTATION
@@ -378,10 +365,10 @@ class _Reached:
     def _concerns(self, role: str | None) -> bool:
         """Return whether a role's network can have made what the finding shows."""
         if self._phase is not None:
-            return role == self._phase.role and self._key not in PROMPTS
-        home = key_data_home(self._key) if self._key is not None else None
+            return role == self._phase.role and self._key not in phases.PROMPTS
+        home = phases.key_data_home(self._key) if self._key is not None else None
         if home is not None:  # rewards, advantages, returns: from what agrees already
-            return role not in ROLES
+            return role not in phases.ROLES
         return True
 
     def _of_run(self, difference: Difference) -> bool:
@@ -397,14 +384,14 @@ class _Reached:
             return False
         if difference.is_of_saving:
             return False
-        if self._phase is None or self._key in PROMPTS:
+        if self._phase is None or self._key in phases.PROMPTS:
             return True
-        named = {role for role in ROLES if role in difference.setting.split(".")}
+        named = {role for role in phases.ROLES if role in difference.setting.split(".")}
         return not named or self._phase.role in named
 
     @property
     def _draws(self) -> bool:
         """Whether the finding is of what generation chose: responses, or a pass of its phase."""
-        if self._key in PROMPTS:
+        if self._key in phases.PROMPTS:
             return False
-        return self._key in INPUT_KEYS or bool(self._phase and self._phase.counts_tokens)
+        return self._key in phases.INPUT_KEYS or bool(self._phase and self._phase.counts_tokens)

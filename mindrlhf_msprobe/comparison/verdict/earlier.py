@@ -80,7 +80,7 @@ def _number(content: dict[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-        raise UnreadError.saying("error.earlier_no_number", name=name)
+        raise UnreadError.saying("error.earlier_value", name=name, number=True)
     return value
 
 
@@ -89,7 +89,7 @@ def _text(content: dict[str, Any], name: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or len(value) > _LONGEST:
-        raise UnreadError.saying("error.earlier_no_name", name=name)
+        raise UnreadError.saying("error.earlier_value", name=name, number=False)
     return value
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.common.rules import first_answer, rule
+from mindrlhf_msprobe.common.rules import Rule, first_answer, rule
 from mindrlhf_msprobe.comparison.judging.status import FILE_CHANGED
 from mindrlhf_msprobe.comparison.judging.suspicion import sides
 from mindrlhf_msprobe.comparison.pairing.composed import gap_of
@@ -20,19 +20,13 @@ from mindrlhf_msprobe.comparison.preflight.preflight import (
     resumed_differently,
     without_consequences,
 )
+from mindrlhf_msprobe.comparison.verdict import culprits, next_step, occasion
 from mindrlhf_msprobe.comparison.verdict.axes import with_axes
 from mindrlhf_msprobe.comparison.verdict.beyond_rounding import error_begins, said_of_beginning
-from mindrlhf_msprobe.comparison.verdict.culprits import (
-    EXPLANATIONS,
-    OF_WHAT_AGREES,
-    before_optimizer,
-    check_first,
-    culprit_reasons,
-    enters_optimizer,
-)
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
+    Need,
     both_hold,
     configs,
     direction,
@@ -43,23 +37,6 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
     status,
 )
 from mindrlhf_msprobe.comparison.verdict.inside import inside
-from mindrlhf_msprobe.comparison.verdict.next_step import (
-    DECIDED,
-    bisected,
-    next_step,
-    next_update,
-    size_of_next,
-    with_phases,
-)
-from mindrlhf_msprobe.comparison.verdict.occasion import (
-    beside_operator,
-    frame_of,
-    not_mindspores,
-    occasion_of,
-    occasion_reasons,
-    other_attributes,
-    place_of,
-)
 from mindrlhf_msprobe.comparison.verdict.sampling import all_tokens, counts_tokens
 from mindrlhf_msprobe.findings import Cause, Culprit, Divergence, Finding, Preflight, Status
 from mindrlhf_msprobe.phases import (
@@ -73,7 +50,6 @@ from mindrlhf_msprobe.phases import (
 from mindrlhf_msprobe.storage.manifest.run_file import COUNTER, counted_at
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import StepPlace
-from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
 _NAMED_CAUSES = {
@@ -107,7 +83,7 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
         record=finding.record,
         entry=origin,
         cause=_NAMED_CAUSES.get(finding.status, cause),
-        reasons=(_happened(finding), *why),
+        reasons=(happened(finding), *why),
         agreed_before=len(before),
         agreed_phases=len(_phases_compared(first) - {first.event.phase}),
         agreed_steps=agreed_steps,
@@ -118,12 +94,14 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
     if cause is Cause.FILE:  # nothing else is known
         return found
     phase = phase_table({}).get(finding.phase or "")
-    checks = check_first(preflight, first, found.cause, origin)
+    checks = culprits.check_first(preflight, first, found.cause, origin)
     preflight = without_consequences(preflight, finding.step)
-    occasion = occasion_of(first)
+    when = occasion.occasion_of(first)
     by_name = first.left_out and not first.left_out.all_else
-    culprit, failed = (None, ()) if by_name or first.is_of_state else EXPLANATIONS.answer(first)
-    drawn = culprit is None or culprit.code not in OF_WHAT_AGREES
+    culprit, failed = (
+        (None, ()) if by_name or first.is_of_state else culprits.EXPLANATIONS.answer(first)
+    )
+    drawn = culprit is None or culprit.code not in culprits.OF_WHAT_AGREES
     role = phase.role if phase else None
     hint = remark(preflight, role, known=bool(checks), drawn=drawn)
     if drawn and found.cause is not Cause.COMPUTATION:
@@ -131,29 +109,34 @@ def explain(first: FirstDifference, preflight: Preflight, *, agreed_steps: int) 
     if first.is_of_state and (resumed := _resumed(first, preflight)):
         why, hint = (message("explanation.state_of_resumed"), *resumed), ()
     if culprit is not None:
-        why = culprit_reasons(culprit, finding, why)
+        why = culprits.culprit_reasons(culprit, finding, why)
     earlier = first.step.plan.pairs[first.index]
     if earlier is not first.pair:  # recorded before it, a parameter, and may come of it
         why = (*why, message("explanation.recorded_late", record=earlier.record.name))
-    why = (*why, *occasion_reasons(occasion, finding), *history.in_two_roles(finding))
+    why = (*why, *occasion.occasion_reasons(when, finding), *history.in_two_roles(finding))
     beginning = error_begins(first)
     if beginning is not None:
         why = (*why, *said_of_beginning(beginning))
+    # Where the origin was called, the line included; for key data where the network was called
+    # whose output they are made of.
+    made_of = output_before(first)
+    frame = occasion.frame_of(first, origin if made_of is None else made_of[0].name) or ""
+    where, _, line = frame.partition("\n")
     metrics = None if first.record.leaf.type == "str" else finding.metrics  # bytes of a text
     return replace(
         found,
         max_abs_err=metrics.max_abs_err if metrics else None,
         max_rel_err=metrics.max_rel_err if metrics else None,
-        reasons=(_happened(finding), *why, *hint, *failed),
+        reasons=(happened(finding), *why, *hint, *failed),
         **_proposed(first, origin if beginning is None else beginning.entry, culprit),
         born=beginning,
-        occasion=occasion,
+        occasion=when,
         culprit=culprit,
         non_finite_in=sides(finding) if finding.status is Status.NON_FINITE else (),
         check_first=checks,
         inside=with_axes(inside(first), first),
-        source=_source(first, origin),
-        **place_of(first, origin),
+        source=": ".join(filter(None, [where.rstrip(", "), line.strip()])),
+        **occasion.place_of(first, origin),
     )
 
 
@@ -188,35 +171,24 @@ def _proposed(
 ) -> dict[str, Any]:
     """Return what to record next, and what that takes, as `Divergence` has it."""
     settings = None
-    is_decided = culprit is not None and culprit.code in DECIDED
+    is_decided = culprit is not None and culprit.code in next_step.DECIDED
     # What was left out of the comparison is on disk: comparing it comes first.
     if not (is_decided or first.left_out or first.is_of_state):
-        update = culprit and next_update(culprit, first)
-        settings = update or with_phases(culprit, next_step(first, origin), first)
-    whole, estimated = size_of_next(settings, first)
+        update = culprit and next_step.next_update(culprit, first)
+        settings = update or next_step.with_phases(
+            culprit, next_step.next_step(first, origin), first
+        )
+    whole, estimated = next_step.size_of_next(settings, first)
     size = whole
     if settings is not None:
-        settings = bisected(settings, first)
-        size, estimated = size_of_next(settings, first)
+        settings = next_step.bisected(settings, first)
+        size, estimated = next_step.size_of_next(settings, first)
     return {
         "next_step": settings,
         "next_step_bytes": size,
         "next_step_estimated": estimated,
         "next_step_whole": whole if size != whole else None,
     }
-
-
-def _source(first: FirstDifference, origin: str | None) -> str:
-    """Return where the origin was called, the line included; "" if that is not known.
-
-    For key data where the network was called whose output they are made of.
-    """
-    made_of = output_before(first)
-    frame = frame_of(first, origin if made_of is None else made_of[0].name)
-    if frame is None:
-        return ""
-    where, _, line = frame.partition("\n")
-    return ": ".join(filter(None, [where.rstrip(", "), line.strip()]))
 
 
 @rule(both_hold, lambda first: bool(first.left_out) and first.finding.key not in PROMPTS)
@@ -237,56 +209,6 @@ def _chosen(first: FirstDifference) -> _Explained:
     if not at_end:
         return Cause.INPUT, name, (message("explanation.given_differs"), doubt)
     return Cause.COMPUTATION, name, (message("explanation.given_agrees"), doubt)
-
-
-def unreadable_step(finding: Finding) -> Divergence:
-    """Return the first divergence of a step that could not be compared as a whole."""
-    return Divergence(
-        step=finding.step,
-        rank=finding.rank,
-        phase=None,
-        record=finding.record,
-        entry=None,
-        cause=Cause.UNREADABLE,
-        reasons=(_happened(finding), message("explanation.place_unreadable")),
-        key=finding.key,
-    )
-
-
-def not_reached(
-    pair: Pair,
-    at: tuple[int, int],
-    runs: tuple[Run, Run],
-    records: int,
-    agreed_before: int,
-    agreed_steps: int,
-) -> Divergence:
-    """Return the divergence of two runs of which one had stopped, and that agree until then.
-
-    Args:
-        pair: the first that one run lacks, and `at` its step and rank.
-        records: how many records the run lacks for that.
-        agreed_before, agreed_steps: how many records of the step, and earlier steps, agree.
-    """
-    missing, other = ("B", "A") if pair.b is None else ("A", "B")
-    step, rank = at
-    stop = runs[missing == "B"].stop_of(rank)
-    phase = pair.event.phase if pair.entry is not None else None
-    if stop is not None and stop.step == step and stop.phase is not None:
-        phase = stop.phase
-    return Divergence(
-        step=step,
-        rank=rank,
-        phase=phase,
-        record=pair.record.name,
-        entry=None,
-        cause=Cause.STOPPED,
-        reasons=(
-            message("explanation.not_reached", stopped=missing, other=other, records=records),
-        ),
-        agreed_before=agreed_before,
-        agreed_steps=agreed_steps,
-    )
 
 
 def _phases_compared(first: FirstDifference) -> set[str]:
@@ -312,20 +234,18 @@ def _unreadable(first: FirstDifference) -> _Explained:
     return Cause.UNREADABLE, first.origin, (why,)
 
 
-def _has_changed(first: FirstDifference) -> bool:
-    return any(note.code == FILE_CHANGED for note in first.finding.notes)
-
-
-@rule(_has_changed)
-def _file_changed(first: FirstDifference) -> _Explained:
+def _file_changed(first: FirstDifference) -> _Explained | None:
     """Explain elements in the file of one run that are not those which were recorded."""
+    if not any(note.code == FILE_CHANGED for note in first.finding.notes):
+        return None
     sides = (("A", first.pair.a), ("B", first.pair.b))
     found = [name for name, r in sides if r is not None and r.holds_what_was_recorded() is False]
     run = found[0] if len(found) == 1 else None
     return Cause.FILE, first.origin, (message("explanation.file_changed", run=run),)
 
 
-def _happened(finding: Finding) -> Message:
+def happened(finding: Finding) -> Message:
+    """Say what was found of a record."""
     return message(
         "explanation.happened",
         record=finding.record,
@@ -364,9 +284,9 @@ def _state_of_optimizer(first: FirstDifference) -> _Explained:
 @rule(event(END), direction(PARAMETERS_GRAD))
 def _parameter_gradient(first: FirstDifference) -> _Explained:
     why: Messages = (message("explanation.parameter_gradient"),)
-    if before_optimizer(first):
+    if culprits.before_optimizer(first):
         return Cause.DATA, first.origin, why  # the culprit says more
-    if enters_optimizer(first.pair):
+    if culprits.enters_optimizer(first.pair):
         why = (*why, message("explanation.gradient_at_optimizer"))
     return Cause.COMPUTATION, first.origin, (*why, *_doubt_about_agreement(first))
 
@@ -377,10 +297,10 @@ def _operator(first: FirstDifference) -> _Explained:
     entry = first.called
     given = "gradient" if entry.direction == "backward" else "inputs"
     why = (
-        *other_attributes(first, entry),
+        *occasion.other_attributes(first, entry),
         message("explanation.operator_computed", given=given),
-        *not_mindspores(first, entry),
-        *beside_operator(entry),
+        *occasion.not_mindspores(first, entry),
+        *occasion.beside_operator(entry),
         *_doubt_about_agreement(first),
         *_doubt_about_opaque(first),
     )
@@ -409,16 +329,10 @@ def _cell(first: FirstDifference) -> _Explained:
     return Cause.COMPUTATION, entry.name, why
 
 
-@rule(event(BEGIN), lambda first: first.entry is None)
-def _unreadable_phase(first: FirstDifference) -> _Explained:
-    return Cause.UNREADABLE, None, (message("explanation.phase_unreadable"),)
-
-
-@rule(event(BEGIN), part("parameters"))
-def _parameter(first: FirstDifference) -> _Explained:
-    if first.finding.status in ONE_SIDED:
-        return Cause.MISSING, first.origin, (message("explanation.parameter_in_one_run"),)
-    return Cause.PARAMETER, first.origin, (message("explanation.parameter"),)
+def _plain(cause: Cause, code: str, *needs: Need) -> Callable[[FirstDifference], _Explained | None]:
+    """Return a rule that says one sentence of the entry."""
+    said: Messages = (message(f"explanation.{code}"),)
+    return Rule(lambda first: (cause, first.origin, said), (event(BEGIN), *needs))
 
 
 @rule(event(BEGIN), status(*ONE_SIDED))
@@ -521,8 +435,13 @@ def _step_input(first: FirstDifference) -> _Explained | None:
 
 @rule(event(DATA))
 def _data(first: FirstDifference) -> _Explained:
-    phases = _phases_compared(first)
-    said = made_of_output(first) or own_arithmetic(first) or _made(first, phases)
+    phases, found = _phases_compared(first), output_before(first)
+    if found is not None:  # what its network returned agrees
+        code = "made_of_logits" if _is_of_vocabulary(found[1], first.record) else "made_of_output"
+        names = {"key": first.finding.key, "phase": first.event.phase, "record": found[1].name}
+        said = message(f"explanation.{code}", **names)
+    else:
+        said = own_arithmetic(first) or _made(first, phases)
     return Cause.DATA, None, (said, *(_doubt(first) if phases else ()))
 
 
@@ -606,7 +525,10 @@ _CAUSES: tuple[Callable[[FirstDifference], _Explained | None], ...] = (
     *(_unreadable, _file_changed, _chosen),
     *(_data_in_one_run, _step_input, _data),
     *(_output_in_one_run, _state_of_optimizer, _parameter_gradient, _operator, _cell),
-    *(_unreadable_phase, _parameter, _missing, _input, _container),
+    _plain(Cause.UNREADABLE, "phase_unreadable", lambda first: first.entry is None),
+    _plain(Cause.MISSING, "parameter_in_one_run", part("parameters"), status(*ONE_SIDED)),
+    _plain(Cause.PARAMETER, "parameter", part("parameters")),
+    *(_missing, _input, _container),
 )
 
 
@@ -645,17 +567,6 @@ def _is_of_vocabulary(output: Record, key: Record) -> bool:
     """Return whether an output has an axis more than what was made of it: one for each token id."""
     shapes = output.leaf.shape, key.leaf.shape
     return None not in shapes and len(shapes[0] or ()) == len(shapes[1] or ()) + 1
-
-
-def made_of_output(first: FirstDifference) -> Message | None:
-    """Say that a key differs while what its network returned does not; None where it is unknown."""
-    found = output_before(first)
-    if found is None:
-        return None
-    _, output = found
-    code = "made_of_logits" if _is_of_vocabulary(output, first.record) else "made_of_output"
-    names = {"key": first.finding.key, "phase": first.event.phase, "record": output.name}
-    return message(f"explanation.{code}", **names)
 
 
 def own_arithmetic(first: FirstDifference) -> Message | None:

@@ -17,7 +17,7 @@ from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
 from mindrlhf_msprobe.comparison.pairing.names import ROOT, match_names
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepPlan
-from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN
+from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job, StepResult, compare_whole_step
 from mindrlhf_msprobe.config import ProbeConfig, phases_of
 from mindrlhf_msprobe.findings import Earlier, Finding, Status
@@ -65,6 +65,22 @@ def of_entries(
             and io in (None, pair.record.io)
         ):
             yield pair, finding, entry
+
+
+def of_saves(
+    pairs: PairFindings, *keys: str, micro_step: int | None = None
+) -> Iterator[tuple[Pair, Finding | None]]:
+    """Yield the pairs of key data, each with its finding.
+
+    Args:
+        keys: which; none: any.
+        micro_step: of the saves; None: any.
+    """
+    for pair, finding in pairs:
+        event = pair.event
+        wanted = event.kind == DATA and micro_step in (None, event.micro_step)
+        if wanted and (not keys or event.name in keys):
+            yield pair, finding
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from mindrlhf_msprobe.comparison.verdict.changes import (
     rotary_bases,
     standardised,
 )
-from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference
+from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, of_saves
 from mindrlhf_msprobe.findings import Change, Inside, Some, Status
 from mindrlhf_msprobe.phases import PROMPTS
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back
@@ -548,14 +548,8 @@ def _with_prompts(found: Inside, first: FirstDifference) -> Inside:
     rows = next((some for some in found.where if some.what == "element" or some.axis == 0), None)
     if rows is None or len(rows.spans) == MOST_SPANS:
         return found
-    prompts_of_a = [
-        pair.a
-        for pair, _ in first.pairs
-        if (pair.event.kind, pair.event.micro_step) == (DATA, first.finding.micro_step or 0)
-        and pair.event.name in PROMPTS
-        and pair.a is not None
-    ]
-    texts = _texts(prompts_of_a)
+    saves = of_saves(first.pairs, *PROMPTS, micro_step=first.finding.micro_step or 0)
+    texts = _texts([pair.a for pair, _ in saves if pair.a is not None])
     if len(texts) != rows.size:
         return found
     numbers = {text: i for i, text in enumerate(dict.fromkeys(texts))}

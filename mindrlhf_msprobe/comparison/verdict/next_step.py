@@ -22,6 +22,7 @@ from mindrlhf_msprobe.comparison.verdict.first_difference import (
     StepFindings,
     is_filtered,
     of_entries,
+    of_saves,
 )
 from mindrlhf_msprobe.comparison.verdict.occasion import cell_of
 from mindrlhf_msprobe.config import ProbeConfig, section_of
@@ -329,7 +330,7 @@ def _estimated_size(settings: dict[str, Any] | None, first: FirstDifference) -> 
         ]
         trained = phase.name in UPDATE_PHASES and "backward" in wanted.directions
         each = _ENTRIES_OF_A_CALL if trained else 1
-        total += int(len(cells) * (_STACK + _ENTRY * each * _passes(first.step, phase, wanted)))
+        total += int(len(cells) * (_STACK + _ENTRY * each * _passes(first, phase, wanted)))
     return total or None
 
 
@@ -346,12 +347,13 @@ def _phases(wanted: ProbeConfig) -> list[Phase]:
     return [phase for phase in wanted.phase_table().values() if wanted.records_phase(phase)]
 
 
-def _passes(step: StepFindings, phase: Phase, wanted: ProbeConfig) -> int:
+def _passes(first: FirstDifference, phase: Phase, wanted: ProbeConfig) -> int:
     """Return how often the network ran in a phase of the step, as far as its key data tell."""
-    keys = [pair.event for pair, _ in step.pairs if pair.event.kind == DATA]
-    homes = [(event, key_data_home(event.name)) for event in keys]
-    saves = (event.micro_step + 1 for event, home in homes if home and home.phase == phase.name)
-    passes = max(saves, default=1)
+    passes = 1
+    for pair, _ in of_saves(first.pairs):
+        home = key_data_home(pair.event.name)
+        if home is not None and home.phase == phase.name:
+            passes = max(passes, pair.event.micro_step + 1)
     if phase.counts_tokens:
         passes *= wanted.token_range_end - wanted.token_range_start + 1
     return passes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
@@ -14,7 +15,12 @@ from mindrlhf_msprobe.common.rules import rule
 from mindrlhf_msprobe.comparison.pairing.operators import forward_of
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import DATA
-from mindrlhf_msprobe.comparison.verdict.first_difference import ONE_SIDED, FirstDifference, event
+from mindrlhf_msprobe.comparison.verdict.first_difference import (
+    ONE_SIDED,
+    FirstDifference,
+    event,
+    of_saves,
+)
 from mindrlhf_msprobe.findings import Culprit, CulpritCode, Finding, Occasion, Status
 from mindrlhf_msprobe.phases import LOSS_INPUTS, UPDATE_PHASES, key_data_home, phase_table
 from mindrlhf_msprobe.storage.code_lines import code_line, users_frame
@@ -58,8 +64,7 @@ def earlier_update(first: FirstDifference) -> Culprit | None:
     `phase`, `micro_step` (the one it followed) and `number`, from 1 on, of the update; `record`,
     the phases whose cells would tell; `batch_agrees`, only where it is known, bit for bit.
     """
-    pair, occasion = first.pair, occasion_of(first)
-    home = key_data_home(pair.event.name)
+    occasion, home = occasion_of(first), key_data_home(first.event.name)
     computed_in = None if home is None else home.phase
     lacking = first.finding.status in (*ONE_SIDED, Status.UNREADABLE)
     if computed_in is None or lacking or not occasion.number:
@@ -68,55 +73,43 @@ def earlier_update(first: FirstDifference) -> Culprit | None:
     table = phase_table({})
     own = {update for update in UPDATE_PHASES if table[update].role == table[computed_in].role}
     phase = next((update for update in occasion.since if update in own), None)
-    micro_step, before = occasion.number, first.before
+    key, micro_step, before = first.event.name, occasion.number, first.before
     # Where its key was compared in an earlier micro-step, it agrees there.
-    compared = {p.event.micro_step for p, f in before if f is not None and _same_key(p, pair)}
+    compared = {p.event.micro_step for p, f in of_saves(before, key) if f is not None}
     if phase is None or micro_step - 1 not in compared:
         return None
     if any(p.entry is not None and p.event.phase == computed_in for p, _ in before):
         return None  # its cells were recorded, and say more
-    if any(None in (p.a, p.b) and not p.stopped for p, _ in first.pairs if _same_key(p, pair)):
+    if any(None in (p.a, p.b) and not p.stopped for p, _ in of_saves(first.pairs, key)):
         return None  # an update that an exception ended saves less: whose micro-step is unknown
-    for other, found in before:  # another result of the updated network that agrees there
-        home = key_data_home(other.event.name) if other.event.kind == DATA else None
-        if found is None or home is None or home.phase != computed_in or home.before_phase:
-            continue
-        if other.event.micro_step == micro_step and not _same_key(other, pair):
+    # Another result of the updated network that agrees there.
+    for other, found in of_saves(before, micro_step=micro_step):
+        home = key_data_home(other.event.name)
+        is_result = home is not None and home.phase == computed_in and not home.before_phase
+        if found is not None and is_result and other.event.name != key:
             return None
     record = tuple(dict.fromkeys((phase, computed_in)))
     details = {"phase": phase, "micro_step": micro_step - 1, "number": micro_step, "record": record}
-    given = [
-        f.status
-        for p, f in before
-        if f is not None and (p.event.name, p.event.micro_step) == (LOSS_INPUTS, micro_step)
-        if p.event.kind == DATA
-    ]
+    saved = of_saves(before, LOSS_INPUTS, micro_step=micro_step)
+    given = [found.status for _, found in saved if found is not None]
     if given and all(status is Status.IDENTICAL for status in given):
         details["batch_agrees"] = True
     return Culprit(CulpritCode.EARLIER_UPDATE, details)
 
 
 def _of_key_data(first: FirstDifference) -> Occasion:
-    pair = first.pair
-    saves = {p.event.micro_step for p, _ in first.pairs if _same_key(p, pair)}
-    number = pair.event.micro_step
-    last = [
-        i
-        for i, (p, _) in enumerate(first.before)
-        if _same_key(p, pair) and p.event.micro_step == number - 1
-    ]
+    number = first.event.micro_step
+    before = replace(first.event, micro_step=number - 1)
+    saves = {p.event.micro_step for p, _ in of_saves(first.pairs, first.event.name)}
+    last = [i for i, (p, _) in enumerate(first.before) if p.event == before]
     since: tuple[str, ...] = ()
     if last:
-        home = key_data_home(pair.event.name)
+        home = key_data_home(first.event.name)
         since = _phases(p for p, _ in first.before[last[-1] + 1 :])
         # What a micro-step of an update gave is followed by its gradients and its optimizer step.
         if home is not None and home.phase in UPDATE_PHASES and home.phase not in since:
             since = (home.phase, *since)
     return Occasion(number, max(len(saves), number + 1), since)
-
-
-def _same_key(a: Pair, b: Pair) -> bool:
-    return a.event.kind == b.event.kind == DATA and a.event.name == b.event.name
 
 
 def _of_entry(first: FirstDifference, entry: Entry) -> Occasion:
@@ -271,8 +264,7 @@ def not_mindspores(first: FirstDifference, entry: Entry) -> Messages:
         name = f"Primitive.{operator.name.rpartition('.')[2]}"
     found: dict[str, list[str]] = {}
     for side, run in zip("AB", first.runs):
-        held = run.coverage(first.finding.rank).get(OPERATORS) or {}
-        for why in reasons_of(run.coverage(first.finding.rank), OPERATORS, name) if held else ():
+        for why in reasons_of(run.coverage(first.finding.rank), OPERATORS, name):
             if why.code == "coverage.operator_replaced":
                 found.setdefault(str(why.params["by"]), []).append(side)
     return tuple(

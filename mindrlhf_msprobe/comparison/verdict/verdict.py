@@ -13,7 +13,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Literal
 
-from mindrlhf_msprobe.common.message import Messages
+from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.comparison.judging.suspicion import (
     are_counted,
     counts_of,
@@ -31,7 +31,7 @@ from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     compare_whole_step,
 )
 from mindrlhf_msprobe.comparison.steps.tally import Several
-from mindrlhf_msprobe.comparison.verdict.explain import explain, not_reached, unreadable_step
+from mindrlhf_msprobe.comparison.verdict.explain import explain, happened
 from mindrlhf_msprobe.comparison.verdict.first_difference import (
     ONE_SIDED,
     FirstDifference,
@@ -129,7 +129,10 @@ def _explained(
     """Return the first divergence of the step that holds it, and where it reached from there."""
     compared = history.compared(result.step)
     if compared is None:  # the step could not be compared as a whole
-        return unreadable_step(_first_finding(result)), ()
+        finding = _first_finding(result)
+        why = happened(finding), message("explanation.place_unreadable")
+        place = finding.step, finding.rank, None, finding.record
+        return Divergence(*place, None, Cause.UNREADABLE, reasons=why, key=finding.key), ()
     index = _first_index(compared)
     unseen = _left_out(history.job, compared.plan, index)
     step = replace(in_time(compared, index, history), left_out=unseen, earlier=earlier)
@@ -177,14 +180,25 @@ def _first_not_reached(results: Sequence[StepResult], job: Job) -> Divergence | 
     if not lacking:
         return None
     result = min(lacking, key=lambda result: (result.step, result.rank))
+    step, rank = result.at
     index = result.first_not_reached
     pair = job.plan(result.at).pairs[index]
-    records = sum(other.not_reached for other in lacking)
     findings = (result if result.whole else compare_whole_step(job, result.at)).findings
-    before = sum(finding is not None for finding in findings[:index])
-    earlier = len({other.step for other in results if other.step < result.step})
-    runs = job.sides[0].run, job.sides[1].run
-    return not_reached(pair, result.at, runs, records, before, earlier)
+    missing = "B" if pair.b is None else "A"
+    phase = pair.event.phase if pair.entry is not None else None
+    stop = job.sides[missing == "B"].run.stop_of(rank)
+    if stop is not None and stop.step == step and stop.phase is not None:
+        phase = stop.phase
+    records = sum(other.not_reached for other in lacking)  # that the run lacks for that
+    who = {"stopped": missing, "other": "A" if missing == "B" else "B"}
+    return Divergence(
+        *(step, rank, phase, pair.record.name),
+        entry=None,
+        cause=Cause.STOPPED,
+        reasons=(message("explanation.not_reached", **who, records=records),),
+        agreed_before=sum(finding is not None for finding in findings[:index]),
+        agreed_steps=len({other.step for other in results if other.step < step}),
+    )
 
 
 def _diverged_ranks(

@@ -78,6 +78,16 @@ class Differing:
         """Return whether it may have a gradient."""
         return not self.is_discrete()
 
+    def is_exact(self, side: int) -> bool:
+        """Return whether the parameters of a run are compared by fingerprints, not statistics."""
+        here = self.heres[side]
+        return here is not None and here.weights[self.names[side]].fingerprint is not None
+
+    def blames(self, code: CulpritCode, run: int | None, **details: Any) -> Culprit:
+        """Return a culprit in the phase in which it differs; `run`: which one, None for neither."""
+        name = None if run is None else _RUNS[run]
+        return Culprit(code, {"run": name, "phase": self.phase, **details})
+
     def is_copied(self) -> bool:
         """Return whether its network is not trained in the phase in which it differs."""
         here = self.heres[0]
@@ -205,13 +215,8 @@ class Differing:
 
 def _agrees(pair: Pair) -> bool | None:
     """Return whether a pair after the first difference agrees, which was not compared."""
-    if (
-        pair.a is None
-        or pair.b is None
-        or None in (pair.a.leaf.fingerprint, pair.b.leaf.fingerprint)
-    ):
-        return None
-    return same(pair.a.leaf, pair.b.leaf)
+    leaves = [record.leaf for record in pair.records if record.leaf.fingerprint is not None]
+    return same(*leaves) if len(leaves) == 2 else None
 
 
 #: A state of weights, by its details, and the weights themselves.
@@ -303,9 +308,8 @@ def _moved(differing: Differing) -> Culprit | None:
         if counts_tokens(differing.phase) or kinds != ("current", "stale"):
             return None
     known = [answer for answer in answers[side].values() if answer is not None]
-    details: dict[str, Any] = {"run": _RUNS[side], "phase": differing.phase}
-    details |= {"parameters": known.count(False), "of": len(known)}
-    return Culprit(CulpritCode.MOVED, details)
+    counts = {"parameters": known.count(False), "of": len(known)}
+    return differing.blames(CulpritCode.MOVED, side, **counts)
 
 
 @rule(_IS_OTHER, event(DATA))
@@ -357,17 +361,9 @@ def _culprit(code: CulpritCode, differing: Differing, side: int) -> Culprit:
     origin, other = differing.origins[side], differing.origins[1 - side]
     now = differing.nows[side]
     theirs: Any = {"current": "current", "stale": dict(other.state)}.get(other.kind)
-    details = {
-        "run": _RUNS[side],
-        "phase": differing.phase,
-        "trained": now.phase if now else None,
-        **origin.state,
-        "parameters": origin.parameters,
-        "of": origin.of,
-        "other": theirs,
-        "exact": origin.exact and other.exact,
-    }
-    return Culprit(code, details)
+    known = {"trained": now.phase if now else None, **origin.state}
+    known |= {"parameters": origin.parameters, "of": origin.of, "other": theirs}
+    return differing.blames(code, side, **known, exact=origin.exact and other.exact)
 
 
 def _copied_wrong(differing: Differing) -> Culprit | None:
@@ -379,9 +375,9 @@ def _copied_wrong(differing: Differing) -> Culprit | None:
     if still is not None:  # in another dtype, say, in which its origin is not known
         return Culprit(still.code, {**still.details, "trained_agrees": True})
     current = [side for side in (0, 1) if differing.origins[side].kind == "current"]
-    run = _RUNS[1 - current[0]] if len(current) == 1 else None
-    details = {"run": run, "phase": differing.phase, "trained": now.phase, **differing.counts()}
-    return Culprit(CulpritCode.SYNCHRONISATION, details)
+    side = 1 - current[0] if len(current) == 1 else None
+    known = {"trained": now.phase, **differing.counts()}
+    return differing.blames(CulpritCode.SYNCHRONISATION, side, **known)
 
 
 def _origin(differing: Differing, side: int) -> _Origin:
@@ -391,7 +387,7 @@ def _origin(differing: Differing, side: int) -> _Origin:
     answers = here.compared_with(now.weights)
     if answers.get(first) is None:
         return _Origin("unknown")
-    exact = here.weights[first].fingerprint is not None
+    exact = differing.is_exact(side)
     if answers[first]:
         known = [answer for answer in answers.values() if answer is not None]
         return _Origin("current", sum(known), len(known), exact=exact)
@@ -443,13 +439,13 @@ def changed_between(differing: Differing) -> Culprit | None:
                 copied = same(update.weights[began], last.weights[held]) is False
         changed = _changed_since(differing, last) if copied or own == {True} else None
         if changed is not None:
-            details: dict[str, Any] = {"run": changed, "phase": here.phase, "since": last.phase}
-            details |= differing.counts() | ({"copied": True} if copied else {})
-            return Culprit(CulpritCode.CHANGED_BETWEEN, details)
+            known: dict[str, Any] = {"since": last.phase, **differing.counts()}
+            known |= {"copied": True} if copied else {}
+            return differing.blames(CulpritCode.CHANGED_BETWEEN, changed, **known)
     return None
 
 
-def _changed_since(differing: Differing, last: Opened) -> str | None:
+def _changed_since(differing: Differing, last: Opened) -> int | None:
     """Return the run in which a parameter changed since an opening before; None if not known."""
     answers = []
     for side, here in enumerate(differing.heres):
@@ -460,7 +456,7 @@ def _changed_since(differing: Differing, last: Opened) -> str | None:
         answers.append(known[differing.names[side]])
     if differing.status_in(last) is not Status.IDENTICAL:
         return None
-    return _RUNS[answers.index(False)] if sorted(answers, key=str) == [False, True] else None
+    return answers.index(False) if sorted(answers, key=str) == [False, True] else None
 
 
 def not_moved(differing: Differing) -> Culprit | None:
@@ -473,54 +469,40 @@ def not_moved(differing: Differing) -> Culprit | None:
     earlier = differing.history.before(differing.number)
     if not earlier:
         return None
-    changes = [_changed(differing, side, earlier[0]) for side in (0, 1)]
+    changes = [_kept(differing, side, earlier[0]) for side in (0, 1)]
     for side in (0, 1):
         still, moved = changes[side], changes[1 - side]
-        if still is None or moved is None or still.names:
+        if still is None or moved is None or not all(still.values()):
             continue
-        if differing.names[1 - side] not in moved.names:
+        if moved[differing.names[1 - side]]:
             continue
         since = earlier[0]
         for before in earlier[1:]:
-            change = _changed(differing, side, before)
-            if change is None or change.names:
+            change = _kept(differing, side, before)
+            if change is None or not all(change.values()):
                 break
             since = before
-        details = {
-            "run": _RUNS[side],
-            "phase": differing.phase,
-            "trained": next(iter(differing.trained_in), None),
-            "step": since,
-            "parameters": len(moved.names),
-            "of": moved.of,
-            "exact": still.exact and moved.exact,
-            "trained_agrees": False,
-        }
-        return Culprit(CulpritCode.NOT_MOVED, details)
+        return differing.blames(
+            CulpritCode.NOT_MOVED,
+            side,
+            trained=next(iter(differing.trained_in), None),
+            step=since,
+            parameters=list(moved.values()).count(False),
+            of=len(moved),
+            exact=all(differing.is_exact(one) for one in (0, 1)),
+            trained_agrees=False,
+        )
     return None
 
 
-@dataclass(frozen=True)
-class _Changes:
-    """The parameters of a network that changed since an earlier step, and how many there are."""
-
-    names: frozenset[Parameter]
-    of: int
-    exact: bool
-
-
-def _changed(differing: Differing, side: int, step: int) -> _Changes | None:
-    """Return which parameters differ from those of an earlier step; None if that is not known."""
-    here, name = differing.heres[side], differing.names[side]
-    before = differing.history.opened(side, step, [differing.phase])[:1]
+def _kept(differing: Differing, side: int, step: int) -> dict[Parameter, bool | None] | None:
+    """Return which parameters are those of an earlier step; None unless that is known of all."""
+    here, before = differing.heres[side], differing.history.opened(side, step, [differing.phase])
     if here is None or not before:
         return None
-    held = before[0].weights
-    answers = {name: same(leaf, held[name]) for name, leaf in here.weights.items() if name in held}
-    if answers.get(name) is None or None in answers.values():
-        return None
-    changed = frozenset(name for name, answer in answers.items() if not answer)
-    return _Changes(changed, len(answers), here.weights[name].fingerprint is not None)
+    answers = here.compared_with(before[0].weights)
+    known = differing.names[side] in answers and None not in answers.values()
+    return answers if known else None
 
 
 @rule(Differing.is_discrete)
@@ -534,8 +516,7 @@ def written(differing: Differing) -> Culprit | None:
     if kept is None or kept[0].unchanged is kept[1].unchanged:
         return None
     side = int(kept[0].unchanged)
-    details: dict[str, Any] = {"run": _RUNS[side], "phase": differing.phase}
-    details["dtype"] = differing.first.record.leaf.dtype
+    details: dict[str, Any] = {"dtype": differing.first.record.leaf.dtype}
     if (since := kept[1 - side].step) is not None:
         details["step"] = since
-    return Culprit(CulpritCode.WRITTEN, details)
+    return differing.blames(CulpritCode.WRITTEN, side, **details)

@@ -149,11 +149,14 @@ def _fitting(
     from mindrlhf_msprobe.replay.offline.template import distance
 
     ranks = [len(node["shape"]) for node in Recomputed(folder, operator.owner).inputs]
-    rank = max(ranks, default=0)
-    choices = [
-        [known[one.name]] if one.name in known else _choices(one.default, one.name, rank)
-        for one in parameters
-    ]
+    most = min(max(ranks, default=0), _MOST_AXES)
+    choices: list[list[Any]] = []  # the values that each attribute may have, its default first
+    for one in parameters:
+        choices.append([known.get(one.name, one.default)])
+        if one.name not in known and isinstance(one.default, bool):
+            choices[-1].append(not one.default)
+        elif one.name not in known and type(one.default) is int and "axis" in one.name:
+            choices[-1] += [axis for axis in range(-most, most) if axis != one.default]
     tried = itertools.islice(itertools.product(*choices), _MOST_TRIED)
     for number, values in enumerate(tried):
         apart = 0.0
@@ -173,13 +176,3 @@ def _fitting(
         yield apart, number, values
         if apart == 0:
             return  # bit for bit; or the first whose shapes fit
-
-
-def _choices(default: Any, name: str, rank: int) -> list[Any]:
-    """Return the values that an attribute may have, its default first."""
-    if isinstance(default, bool):
-        return [default, not default]
-    if type(default) is int and "axis" in name:
-        axes = range(-min(rank, _MOST_AXES), min(rank, _MOST_AXES))
-        return [default, *(axis for axis in axes if axis != default)]
-    return [default]

@@ -37,6 +37,7 @@ DTYPES = (
 FLOATING = ("Float16", "BFloat16", "Float32", "Float64")
 #: What the script computes: their labels stand in its table.
 _RUNS = ("again", "Float32", "Float64", "formula")
+_NETWORK = "the network whose cell is called"
 _SUBJECT = re.compile(r"^# subject: begin\n.*?^# subject: end\n", re.DOTALL | re.MULTILINE)
 #: A part of the script that not every entry needs; with the empty lines behind it.
 _PART = re.compile(r"^ *# network: begin\n(?:.*\n)*? *# network: end\n(?:\n)*", re.MULTILINE)
@@ -140,7 +141,10 @@ class _Written:
         for node in (*given, *parameters):
             if "gradient" in node:
                 recorded[f"gradient:{node['at']}"] = node["gradient"]
-        operator, attributes, primitive = call.operator, None, None
+        operator, attributes, primitive, modes = call.operator, None, None, {}
+        mode = call.run.mode(entry.phase, entry.step, entry.rank)
+        if mode is not None and operator is None:
+            modes = {"root": mode.training, **mode.others}
         if operator is not None and operator.kind == "Primitive":
             primitive = operator.name.rpartition(".")[0]  # what the cell around calls it
         if call.attributes is not None:
@@ -150,7 +154,8 @@ class _Written:
             "cell": entry.cell,
             "class": entry.class_name or entry.cell.rpartition(".")[2],
             "inside": dict(call.inside),
-            "modes": self._modes(),
+            # The cells whose mode is not that of the cell around, the network itself first.
+            "modes": [(cell, bool(training)) for cell, training in modes.items()],
             "repeated": backward is not None and backward.recomputed != "",
             **{"around": entry.around, "primitive": primitive, "recomputed": call.unlike},
             "attributes": attributes,
@@ -171,15 +176,6 @@ class _Written:
                 node["gradient"] = self._tensor(known.gradient, f"gradient.{name}")
             found.append(node)
         return found
-
-    def _modes(self) -> list[tuple[str, bool]]:
-        """Return the cells whose mode is not that of the cell around, the network itself first."""
-        entry = self._call.entry
-        mode = self._call.run.mode(entry.phase, entry.step, entry.rank)
-        if mode is None or self._call.operator is not None:
-            return []
-        modes = {"root": mode.training, **mode.others}
-        return [(cell, bool(training)) for cell, training in modes.items()]
 
     def _node(self, io: str, content: Any, path: str) -> dict[str, Any]:
         """Return what stands in entry.json for a structure of leaves."""
@@ -331,17 +327,20 @@ def subject_of_network(network: str) -> tuple[str, Path | None]:
         path = Path(network)
         if not path.is_file():
             raise UsageError.saying("replay.no_yaml", path=network)
-        return _OF_YAML, path
+        of_yaml = 'str(HERE / "network.yaml"), download_checkpoint=False'
+        imported = "from mindformers import AutoModel"
+        return _subject(_NETWORK, imported, f"None, AutoModel.from_config({of_yaml})"), path
     module, colon, factory = network.partition(":")
     if not (colon and factory.isidentifier() and all(p.isidentifier() for p in module.split("."))):
         raise UsageError.saying("replay.network", network=repr(network))
-    return _OF_FACTORY.format(module=module, factory=factory), None
+    imported = f"from {module} import {factory}"
+    return _subject(_NETWORK, imported, f"None, {factory}()"), None
 
 
 def subject_of_operator(home: str, attribute: str) -> str:
     """Return the Python of `subject()` for an operator of the installed MindSpore."""
     module = home.removesuffix(".Tensor")
-    return _OF_OPERATOR.format(module=module, home=home, attribute=attribute)
+    return _subject("the operator", f"import {module}", f"{home}.{attribute}, None")
 
 
 def subject_of_primitive(kind: type, attributes: Mapping[str, bool | int] | None) -> str:
@@ -350,43 +349,19 @@ def subject_of_primitive(kind: type, attributes: Mapping[str, bool | int] | None
     Args:
         attributes: what it is made with; None: what was recorded of each run.
     """
+    imported = f"from {kind.__module__} import {kind.__name__}"
     if attributes is None:
-        return _OF_CLASS.format(module=kind.__module__, kind=kind.__name__)
+        what = "the class of the primitive; its attributes stand in entry.json"
+        return _subject(what, imported, f"{kind.__name__}, None")
     given = ", ".join(f"{name}={value!r}" for name, value in attributes.items())
-    known = {"module": kind.__module__, "kind": kind.__name__}
-    return _OF_PRIMITIVE.format(attributes=given, **known)
+    what = "the primitive; its attributes follow from what was recorded"
+    return _subject(what, imported, f"{kind.__name__}({given}), None")
 
 
-_OF_FACTORY = '''def subject() -> tuple[Any, Any]:
-    """Return the network whose cell is called."""
-    from {module} import {factory}
-
-    return None, {factory}()
-'''
-_OF_YAML = '''def subject() -> tuple[Any, Any]:
-    """Return the network whose cell is called."""
-    from mindformers import AutoModel
-
-    return None, AutoModel.from_config(str(HERE / "network.yaml"), download_checkpoint=False)
-'''
-_OF_PRIMITIVE = '''def subject() -> tuple[Any, Any]:
-    """Return the primitive; its attributes follow from what was recorded."""
-    from {module} import {kind}
-
-    return {kind}({attributes}), None
-'''
-_OF_CLASS = '''def subject() -> tuple[Any, Any]:
-    """Return the class of the primitive; its attributes stand in entry.json."""
-    from {module} import {kind}
-
-    return {kind}, None
-'''
-_OF_OPERATOR = '''def subject() -> tuple[Any, Any]:
-    """Return the operator."""
-    import {module}
-
-    return {home}.{attribute}, None
-'''
+def _subject(what: str, imported: str, returned: str) -> str:
+    """Return the Python of `subject()`, given what it returns, in words and as Python."""
+    head = f'def subject() -> tuple[Any, Any]:\n    """Return {what}."""\n    {imported}\n'
+    return f"{head}\n    return {returned}\n"
 
 
 def words_of(lang: str) -> dict[str, str]:

@@ -343,14 +343,6 @@ def _blamed(comparison: Comparison) -> tuple[str, CallPlace]:
     return first.entry, CallPlace(first.phase, first.step, first.rank)
 
 
-def _may_hold_elements(run: Path, at: CallPlace) -> bool:
-    """Return whether elements may lie at a place of a run, without opening the run."""
-    if at.phase is None or at.step is None or not layout.manifests(run):
-        return True
-    directory = layout.entry_dir(run, at.phase, at.step, at.rank or 0)
-    return not directory.is_dir() or (directory / layout.TENSOR_DIR).is_dir()
-
-
 def command_for(comparison: Comparison, output: str) -> str:
     """Return the command that replays the entry that is to blame; "" where it cannot be.
 
@@ -359,8 +351,11 @@ def command_for(comparison: Comparison, output: str) -> str:
     runs = (comparison.run_a, comparison.run_b)
     try:
         entry, at = _blamed(comparison)
-        if not all(_may_hold_elements(Path(run), at) for run in runs):
-            return ""
+        for run in map(Path, runs):  # whether any may lie there, without opening the run
+            if at.phase is not None and at.step is not None and layout.manifests(run):
+                directory = layout.entry_dir(run, at.phase, at.step, at.rank or 0)
+                if directory.is_dir() and not (directory / layout.TENSOR_DIR).is_dir():
+                    return ""
         calls = [find_call(open_run(run), entry, at) for run in runs]
     except MsprobeError:
         return ""

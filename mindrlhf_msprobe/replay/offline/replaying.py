@@ -45,7 +45,7 @@ from mindrlhf_msprobe.replay.offline.recorded_call import (
     operator_calls,
 )
 from mindrlhf_msprobe.report.messages import say
-from mindrlhf_msprobe.storage.outputs import refuse, refuse_directory, refuse_inside
+from mindrlhf_msprobe.storage.outputs import refuse, refuse_directory, refuse_inside, write_all
 from mindrlhf_msprobe.storage.reading.reader import open_run
 
 if TYPE_CHECKING:
@@ -112,16 +112,13 @@ def replay_entry(request: ReplayRequest, *, run: bool = True) -> Replayed:
         if subject.yaml is not None:
             shutil.copyfile(subject.yaml, made / folder.NETWORK)
         found = _judged(made, subject, request, script, run=run)
-    shown = shlex.join(["python", script, *_on(request.device)])
+    device = ["--device", request.device] if request.device else []
+    shown = shlex.join(["python", script, *device])
     written = say("replay.written", folder=str(output), command=shown)
     if found is None:
         return Replayed(output, written)
     text = "\n".join([found["text"], written])
     return Replayed(output, text, found["sides"], tuple(found["answer"]))
-
-
-def _on(device: str | None) -> list[str]:
-    return ["--device", device] if device else []
 
 
 def _judged(
@@ -142,8 +139,8 @@ def _judged(
         _in_a_process([sys.executable, "-m", _JUDGING, str(made), request.device or ""], script)
     if not run:
         return None
-    command = [sys.executable, str(made / folder.SCRIPT), *_on(request.device), "--json"]
-    found = _in_a_process(command, script)
+    device = ["--device", request.device] if request.device else []
+    found = _in_a_process([sys.executable, str(made / folder.SCRIPT), *device, "--json"], script)
     if "sides" not in found:
         raise ScriptError.saying("replay.failed", script=script, why="")
     return found
@@ -251,9 +248,9 @@ def replay_operators(
     Raises:
         RunError: the run has no operators, MindSpore is missing, or the table cannot be written.
     """
-    from mindrlhf_msprobe.report.accuracy import replayed_of, write_replayed
+    from mindrlhf_msprobe.report.accuracy import replayed_at
 
-    refuse(replayed_of(Path(request.output)), runs=request.runs)
+    refuse(replayed_at(Path(request.output)), runs=request.runs)
     run = open_run(request.runs[0])
     calls = [*operator_calls(run, request.place)]
     if not calls:
@@ -268,8 +265,8 @@ def replay_operators(
         found.append(_unjudged(_replayed(call, seed + number, dtype), call))
         progress(number + 1, len(calls))
     found.sort(key=lambda one: (VERDICTS.index(one.verdict), -(one.share or 0.0)))
-    table = ReplayedOperators(str(run.path), tuple(found), Path(request.output))
-    return replace(table, file=write_replayed(table, Path(request.output)))
+    (file,) = write_all(replayed_at(Path(request.output), found), runs=[run.path])
+    return ReplayedOperators(str(run.path), tuple(found), file)
 
 
 def _unjudged(row: ReplayedOperator, call: RecordedCall) -> ReplayedOperator:

@@ -243,19 +243,7 @@ SHAPES: Mapping[str, Mapping[str, Shape]] = {
 }
 
 
-def _step_or_steps(steps: Sequence[Sequence[int]], **_: Any) -> str:
-    return "one_step" if steps[0][0] == steps[-1][1] else "several_steps"
-
-
-def _around_operator(call: str, cell: str, **_: Any) -> str | None:
-    return "inside_cell" if cell and not call.startswith("Cell.") else None
-
-
 _TIMES = 8  # times as many parameters as those that differ: an optimizer acts on all of them
-
-
-def _if_written(parameters: int, of: int, **_: Any) -> str | None:
-    return "if_written" if _TIMES * parameters < of else None
 
 
 def _not_saved(given: Sequence[str] = (), unlike: Sequence[str] = (), **_: Any) -> str | None:
@@ -275,23 +263,29 @@ def _to_the_end(piece: str) -> Choice:
     return choice
 
 
-def _deviations(
-    root: Sequence[int] | None = None,
-    fraction: Sequence[int] | None = None,
-    ddof: int = 0,
-    **_: Any,
-) -> str | None:
-    """Return what is said of a factor that is the root of a fraction."""
-    return "of_deviations" if fraction is None and root is not None and ddof > 2 else None
-
-
 #: By area: the place of a template → what names its piece.
 CHOICES: Mapping[str, Mapping[str, Choice]] = {
-    "check_accuracy": {"in_cell": _around_operator},
-    "coverage": {"step_or_steps": _step_or_steps},
-    "culprit": {"or_written": _if_written, "not_saved": _not_saved},
+    "check_accuracy": {
+        "in_cell": lambda call, cell, **_: (
+            "inside_cell" if cell and not call.startswith("Cell.") else None
+        )
+    },
+    "coverage": {
+        "step_or_steps": lambda steps, **_: (
+            "one_step" if steps[0][0] == steps[-1][1] else "several_steps"
+        )
+    },
+    "culprit": {
+        "or_written": lambda parameters, of, **_: (
+            "if_written" if _TIMES * parameters < of else None
+        ),
+        "not_saved": _not_saved,
+    },
     "inside": {
-        "as_deviations": _deviations,
+        # Of a factor that is the root of a fraction.
+        "as_deviations": lambda root=None, fraction=None, ddof=0, **_: (
+            "of_deviations" if fraction is None and root is not None and ddof > 2 else None
+        ),
         "from_there": _to_the_end("to_the_end"),
         "from_there_alone": _to_the_end("to_the_end_alone"),
     },

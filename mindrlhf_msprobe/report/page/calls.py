@@ -10,9 +10,7 @@ from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, non_finite, sta
 from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry, Record
-
-_NOT_RETURNED = ("input", "parameters")
+from mindrlhf_msprobe.storage.records import Record
 
 
 class Value(NamedTuple):
@@ -30,42 +28,9 @@ class Value(NamedTuple):
     record: Record | None = None
 
 
-class Call(NamedTuple):
-    """One call of a cell, or the gradients of its parameters.
-
-    Attributes:
-        view: it as it stands in the columns.
-        entry: it with its files; None where the columns say all.
-    """
-
-    view: EntryView
-    entry: Entry | None = None
-
-    @property
-    def name(self) -> str:
-        """The entry's."""
-        return self.view.name
-
-    @property
-    def around(self) -> str | None:
-        """Of an operator, the cell around it; None if not known."""
-        return self.view.around if self.entry is None else self.entry.around
-
-    def values(self) -> Iterator[Value]:
-        """Yield its values in order."""
-        if self.entry is not None:
-            for of in self.entry.records:
-                yield Value(of.io, of.path, of.leaf.to_json(), of.argument, of)
-            return
-        for io, path, leaf in self.view.records:
-            yield Value(io, path, leaf, self.view.argument(io, path))
-
-    def returned(self) -> Iterator[LeafJson]:
-        """Yield the values it returned, or the gradients."""
-        return (value.leaf for value in self.values() if value.io not in _NOT_RETURNED)
-
-
-def calls_of(run: Run, phase: str, step: int, rank: int, *, files: bool = False) -> Iterator[Call]:
+def calls_of(
+    run: Run, phase: str, step: int, rank: int, *, files: bool = False
+) -> Iterator[EntryView]:
     """Yield the calls of one place in the order of the journal.
 
     Args:
@@ -73,15 +38,17 @@ def calls_of(run: Run, phase: str, step: int, rank: int, *, files: bool = False)
     """
     at = LayerPlace(phase, step, rank)
     columns = columns_of(run, at)
-    objects = columns.objects
-    if objects is None and files and columns.values.holds("data_name"):
-        objects = run.entries(*at)
-    if objects is None:
-        yield from map(Call, columns.entries())
-        return
-    views = {view.name: view for view in columns.entries()}
-    for entry in objects:
-        yield Call(views[entry.name], entry)
+    stored = files and columns.values.holds("data_name")
+    if columns.objects is None and not stored:
+        return columns.entries()
+    columns.files = run.locator(at)
+    return iter(sorted(columns.entries(), key=lambda call: call.seq))
+
+
+def values_of(call: EntryView) -> Iterator[Value]:
+    """Yield the values of a call in order."""
+    for number, (io, path, leaf) in enumerate(call.records):
+        yield Value(io, path, leaf, call.argument(io, path), call.record(number))
 
 
 class Measured(NamedTuple):
@@ -98,13 +65,13 @@ class Measured(NamedTuple):
     non_finite: int
 
 
-def measured(call: Call) -> Measured:
+def measured(call: EntryView) -> Measured:
     """Return the measures of what a call returned."""
     norm: float | None = None
     largest: float | None = None
     count = 0
-    for leaf in call.returned():
-        if "shape" not in leaf:
+    for io, _, leaf in call.records:
+        if io in ("input", "parameters") or "shape" not in leaf:
             continue
         norm = larger(norm, statistic(leaf, "Norm"))
         for name in ("Max", "Min"):

@@ -10,18 +10,19 @@ import numpy as np
 
 from mindrlhf_msprobe.findings import Finding, Metrics, Side
 from mindrlhf_msprobe.phases import phase_order
-from mindrlhf_msprobe.report.page.calls import Call, Value, calls_of
+from mindrlhf_msprobe.report.page.calls import Value, calls_of, values_of
 from mindrlhf_msprobe.report.page.data import known, said
 from mindrlhf_msprobe.report.page.overview import Place
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
+from mindrlhf_msprobe.storage.columns.columns import EntryView
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
 
 _FIRST = 8  # elements
 _MOST_ELEMENTS = 1 << 22  # of a tensor whose error is shown
@@ -147,6 +148,8 @@ class Details:
 
     def __init__(self, runs: Sequence[Run], elements: Elements) -> None:
         self._runs, self._elements = runs, elements
+        self._pairs = _Pairs(())  # of the place that is looked at, and the stacks of its entries
+        self._stacks: dict[tuple[str, ...], int] = {}
         self._timed = not any(run.foreign for run in runs)
 
     def of_place(self, place: Place, findings: Iterable[Finding] | None) -> _Shown:
@@ -155,8 +158,7 @@ class Details:
         Args:
             findings: the pairs of the place; None of one run alone.
         """
-        pairs = _Pairs(findings or ())
-        stacks: dict[tuple[str, ...], int] = {}
+        self._pairs, self._stacks = _Pairs(findings or ()), {}
         phases = {phase for run in self._runs for phase in run.phases_at(StepPlace(*place))}
         compared = findings is not None and len(self._runs) > 1
         shown = []
@@ -168,81 +170,76 @@ class Details:
                 for run in self._runs
             ]
             others = sides[1] if compared else {}
-            entries = self._entries(phase, sides[0], others, pairs, stacks)
-            shown.append({"phase": phase, "entries": entries})
-        frames = [[*stack[:_MOST_FRAMES]] for stack in stacks]
-        return {"stacks": frames, "phases": shown, "keys": self._keys(place, pairs, compared)}
+            shown.append({"phase": phase, "entries": self._entries(phase, sides[0], others)})
+        frames = [[*stack[:_MOST_FRAMES]] for stack in self._stacks]
+        saves = [{(d.key, d.micro_step): d for d in r.key_data(None, *place)} for r in self._runs]
+        other = saves[1] if compared else {}
+        keys = [
+            {"key": at[0], "micro_step": at[1], "r": self._saved(saves[0].get(at), other.get(at))}
+            for at in {**saves[0], **other}
+        ]
+        return {"stacks": frames, "phases": shown, "keys": keys}
 
     def _entries(
-        self,
-        phase: str,
-        own: Mapping[str, Call],
-        others: dict[str, Call],
-        pairs: _Pairs,
-        stacks: dict[tuple[str, ...], int],
+        self, phase: str, own: Mapping[str, EntryView], others: dict[str, EntryView]
     ) -> list[_Shown]:
-        shown, seen = [], set()
+        shown, seen, pairs = [], set(), self._pairs
         for name, call in own.items():
-            partner = pairs.partner_of(phase, name)
+            partner = pairs.partners.get((phase, name), name)
             other = others.get(partner)
-            if other is not None and is_operator(name) and not pairs.is_listed(phase, name):
+            listed = any(of.a.name is not None for of in pairs.of_entry(phase, name))
+            if other is not None and is_operator(name) and not listed:
                 # It agrees with one that may have another number.
                 alone = pairs.is_of_b_alone(phase, partner)
-                other = other if not alone and _holds_the_same(call, other) else None
+                both = [{(v.io, v.path): v.leaf for v in values_of(of)} for of in (call, other)]
+                same = both[0].keys() == both[1].keys() and all(
+                    _agreement(leaf, both[1][at]) == "identical" for at, leaf in both[0].items()
+                )
+                other = other if same and not alone else None
             if other is not None:
                 seen.add(partner)
-            shown.append(self._entry(phase, call, other, pairs, stacks))
+            shown.append(self._entry(phase, call, other))
         operators = any(map(is_operator, own))
         shown += [
-            self._entry(phase, None, call, pairs, stacks)
+            self._entry(phase, None, call)
             for name, call in others.items()
             if name not in seen
             and (not (operators and is_operator(name)) or pairs.is_of_b_alone(phase, name))
         ]
         return shown
 
-    def _entry(
-        self,
-        phase: str,
-        a: Call | None,
-        b: Call | None,
-        pairs: _Pairs,
-        stacks: dict[tuple[str, ...], int],
-    ) -> _Shown:
+    def _entry(self, phase: str, a: EntryView | None, b: EntryView | None) -> _Shown:
         call = a or b
         assert call is not None
-        found = [finding for finding in pairs.of_entry(phase, call.name) if _is_of(finding, a, b)]
-        if found and (a is None or a.entry is None) and (b is None or b.entry is None):
+        listed = self._pairs.of_entry(phase, call.name)
+        found = [finding for finding in listed if _is_of(finding, a, b)]
+        if found and not any(side is not None and side.has_files for side in (a, b)):
             records = [self._pair(None, None, finding) for finding in found]
         else:
-            records = [*self._records(phase, a, b, pairs)]
-        view = call.view
-        stack = view.stack if call.entry is None else call.entry.stack
-        class_name = Entry(call.name, "", 0, 0, 0, None).class_name
+            records = [*self._records(phase, a, b)]
+        stack = call.stack
         return {
-            **known(n=call.name, c=class_name or None, parent=view.parent),
-            "o": view.opening,
-            **known(t=[view.seq, view.end if view.returned else None] if self._timed else None),
-            **known(st=stacks.setdefault(stack, len(stacks)) if stack else None),
-            **known(token=view.token),
+            **known(n=call.name, c=call.class_name or None, parent=call.parent),
+            "o": call.opening,
+            **known(t=[call.seq, call.end if call.returned else None] if self._timed else None),
+            **known(st=self._stacks.setdefault(stack, len(self._stacks)) if stack else None),
+            **known(token=call.token),
             "r": records,
         }
 
-    def _records(
-        self, phase: str, a: Call | None, b: Call | None, pairs: _Pairs
-    ) -> Iterable[_Shown]:
+    def _records(self, phase: str, a: EntryView | None, b: EntryView | None) -> Iterable[_Shown]:
         """Yield the records of a call, those of B alone last."""
-        others = {} if b is None else {(value.io, value.path): value for value in b.values()}
-        for value in () if a is None else a.values():
+        others = {} if b is None else {(value.io, value.path): value for value in values_of(b)}
+        for value in () if a is None else values_of(a):
             assert a is not None
-            finding = pairs.of_a.get((phase, _record_name(a.name, value)))
+            finding = self._pairs.of_a.get((phase, _record_name(a.name, value)))
             other = others.pop((value.io, value.path), None)
             if finding is not None and finding.b.name is None:
                 other = None
             yield self._pair((a.name, value), other, finding)
         for value in others.values():
             assert b is not None
-            finding = pairs.of_b.get((phase, _record_name(b.name, value)))
+            finding = self._pairs.of_b.get((phase, _record_name(b.name, value)))
             if a is None or (finding is not None and finding.a.name is None):
                 yield self._pair(None, value, finding, name=_record_name(b.name, value))
 
@@ -284,7 +281,12 @@ class Details:
     ) -> _Shown:
         known_sides = [side for side in sides if side is not None]
         if any(isinstance(side.get("value"), str) and "shape" in side for side in known_sides):
-            return _as_text(shown, sides)
+            # The numbers of their bytes mean nothing.
+            shown = {key: value for key, value in shown.items() if key not in ("m", "d")}
+            for name, side in zip("ab", sides):
+                if side is not None:
+                    shown[name] = {key: side[key] for key in ("value", "fp", "why") if key in side}
+            return shown
         for name, side, record in zip("ab", sides, records):
             if side is not None:
                 if record is not None and record.leaf.why is not None:
@@ -295,16 +297,7 @@ class Details:
             shown |= known(e=self._elements.error(a, b))
         return shown
 
-    def _keys(self, place: Place, pairs: _Pairs, compared: bool) -> list[_Shown]:
-        saves = [{(d.key, d.micro_step): d for d in r.key_data(None, *place)} for r in self._runs]
-        others = saves[1] if compared else {}
-        return [
-            {"key": at[0], "micro_step": at[1], "r": self._saved(saves[0].get(at), b, pairs)}
-            for at in {**saves[0], **others}
-            for b in (others.get(at),)
-        ]
-
-    def _saved(self, a: KeyDatum | None, b: KeyDatum | None, pairs: _Pairs) -> list[_Shown]:
+    def _saved(self, a: KeyDatum | None, b: KeyDatum | None) -> list[_Shown]:
         datum = a or b
         assert datum is not None
         own, others = (
@@ -313,7 +306,7 @@ class Details:
         )
         found = []
         for name in {**own, **others}:
-            finding = pairs.of_keys.get((name, datum.micro_step))
+            finding = self._pairs.of_keys.get((name, datum.micro_step))
             records = own.get(name), others.get(name)
             one = records[0] or records[1]
             assert one is not None
@@ -325,14 +318,18 @@ class Details:
 
 
 class _Pairs:
-    """The findings of one place, by the records they are of."""
+    """The findings of one place, by the records they are of.
+
+    Attributes:
+        partners: what an entry of A is called in B, where that is another name.
+    """
 
     def __init__(self, findings: Iterable[Finding]) -> None:
         self.of_a: dict[tuple[str, str], Finding] = {}
         self.of_b: dict[tuple[str, str], Finding] = {}
         self.of_keys: dict[tuple[str, int], Finding] = {}
         self._entries: dict[tuple[str, str], list[Finding]] = {}
-        self._partners: dict[tuple[str, str], str] = {}
+        self.partners: dict[tuple[str, str], str] = {}
         for finding in findings:
             phase, a, b = finding.phase or "", finding.a.name, finding.b.name
             if finding.key is not None:
@@ -345,15 +342,11 @@ class _Pairs:
             if b is not None:
                 self.of_b[phase, b] = finding
             if a is not None and b is not None and a != b:
-                self._partners[phase, _entry_of(a, finding)] = _entry_of(b, finding)
+                self.partners[phase, _entry_of(a, finding)] = _entry_of(b, finding)
 
     def of_entry(self, phase: str, entry: str) -> list[Finding]:
         """Return the pairs of an entry, by what the findings call it; [] if none is listed."""
         return self._entries.get((phase, entry), [])
-
-    def is_listed(self, phase: str, entry: str) -> bool:
-        """Return whether anything of an entry of A is listed."""
-        return any(finding.a.name is not None for finding in self.of_entry(phase, entry))
 
     def is_of_b_alone(self, phase: str, entry: str) -> bool:
         """Return whether all that is listed of an entry of B is in B alone."""
@@ -364,12 +357,8 @@ class _Pairs:
         ]
         return bool(found) and all(finding.a.name is None for finding in found)
 
-    def partner_of(self, phase: str, entry: str) -> str:
-        """Return what an entry of A is called in B."""
-        return self._partners.get((phase, entry), entry)
 
-
-def _is_of(finding: Finding, a: Call | None, b: Call | None) -> bool:
+def _is_of(finding: Finding, a: EntryView | None, b: EntryView | None) -> bool:
     """Return whether a finding that calls its entry so is of these calls, and not of another one.
 
     What B alone has may be called as another call of A.
@@ -379,14 +368,6 @@ def _is_of(finding: Finding, a: Call | None, b: Call | None) -> bool:
     if finding.b.name is None:
         return a is not None
     return b is not None and _entry_of(finding.b.name, finding) == b.name
-
-
-def _holds_the_same(a: Call, b: Call) -> bool:
-    """Return whether the values of two calls are identical."""
-    sides = [{(v.io, v.path): v.leaf for v in call.values()} for call in (a, b)]
-    return sides[0].keys() == sides[1].keys() and all(
-        _agreement(leaf, sides[1][at]) == "identical" for at, leaf in sides[0].items()
-    )
 
 
 def _record_name(entry: str, value: Value) -> str:
@@ -445,17 +426,6 @@ def _of_side(of: Side | Leaf) -> _Shown:
         value=_value(of.value),
         file=of.data_name,
     )
-
-
-def _as_text(shown: _Shown, sides: Sequence[_Shown | None]) -> _Shown:
-    """Return a pair of texts: the numbers of their bytes mean nothing."""
-    kept = ("value", "fp", "why")
-    texts = {
-        name: {key: side[key] for key in kept if key in side}
-        for name, side in zip("ab", sides)
-        if side is not None
-    }
-    return {key: value for key, value in shown.items() if key not in ("m", "d")} | texts
 
 
 def _value(value: Any) -> Any:

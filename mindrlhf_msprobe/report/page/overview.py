@@ -6,7 +6,7 @@ import math
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -43,8 +43,7 @@ class Measure(NamedTuple):
     """A quantity of a call.
 
     Attributes:
-        scale: `log`, `count` or `status`; see `blocks.logarithmic`.
-        empty: the code of no value.
+        scale: `log`, `count` or `status`; see `data.logarithmic`.
     """
 
     name: str
@@ -104,22 +103,12 @@ class Heat:
         column[0].append(row)
         column[1].extend(codes)
         self._values += len(codes)
-        if self._values > self._most:
-            self._thin()
-
-    def _path(self, phase: str, entry: str) -> str:
-        """Return where a row stands in the tree: an operator inside its cell."""
-        around = self._around.get((phase, entry))
-        name = cell_name(entry)
-        return name if around is None else f"{around}.{name}"
-
-    def _thin(self) -> None:
         while self._values > self._most and self._stride < len(self._steps):
             self._stride *= 2
-            for place in [*self._columns]:
-                if self._steps[place[0]] % self._stride and place not in self._interest:
-                    for _, codes in self._columns.pop(place).values():
-                        self._values -= len(codes)
+            for kept in [*self._columns]:
+                if self._steps[kept[0]] % self._stride and kept not in self._interest:
+                    for _, of in self._columns.pop(kept).values():
+                        self._values -= len(of)
         self._most = max(self._most, self._values)
 
     def write(self, blocks: Blocks, places: Sequence[Place], phases: Sequence[str]) -> list[dict]:
@@ -135,9 +124,14 @@ class Heat:
             name = f"{phases.index(at[0])}-{at[1]}"
             calls = [_CALL.search(entry) for entry in entries]
             operators = [parse_operator(entry) for entry in entries]
+            around = (self._around.get((at[0], entry)) for entry in entries)
             maps[name] = {
                 "entries": entries,
-                "cells": [self._path(at[0], entry) for entry in entries],
+                # In the tree an operator stands inside its cell.
+                "cells": [
+                    cell_name(entry) if of is None else f"{of}.{cell_name(entry)}"
+                    for entry, of in zip(entries, around)
+                ],
                 "classes": [call[1] if call else "" for call in calls],
                 "calls": [
                     op.call if op else int(call[2]) if call else 0
@@ -372,16 +366,22 @@ def _pairs_of_place(
         if finding.entry is not None:
             found.by_elements = found.by_elements or finding.metrics is not None
             at = phase, finding.entry
-            pair = calls.get(at)
-            if pair is None:
-                pair = calls[at] = _PairOfCalls()
-            pair.take(finding)
+            if at not in calls:
+                calls[at] = _PairOfCalls()
+            calls[at].take(finding)
     for agreement in agreements:
         item = seen.put_in_usual_order("phase", agreement.phase)
         item.compared += agreement.records
         item.within += agreement.within_tolerance
-        for entry, pair in _agreeing(agreement, runs):
-            calls.setdefault((agreement.phase, entry), pair)
+        # The calls of which everything agrees but for what was listed.
+        others: dict[str, Measured] = {}
+        if agreement.within_tolerance and len(runs) > 1:
+            others = {of.name: measured(of) for of in calls_of(runs[1], agreement.phase, *place)}
+        for call in calls_of(runs[0], agreement.phase, *place):
+            pair = _PairOfCalls()
+            status = 1 if agreement.within_tolerance else 0
+            pair.agree(measured(call), others.get(call.name), status)
+            calls.setdefault((agreement.phase, call.name), pair)
     around = _around(calls, place, runs)
     for at, pair in calls.items():
         found.heat.put(place, *at, pair.codes(first=(*place, *at) == first), around.get(at))
@@ -478,19 +478,6 @@ class _PairOfCalls:
         return [shown.code, *logs, min(self.non_finite, _MOST_COUNTED), shown.status]
 
 
-def _agreeing(agreement: Agreement, runs: Sequence[Run]) -> Iterator[tuple[str, _PairOfCalls]]:
-    """Yield the calls of a phase of which everything agrees but for what was listed."""
-    at = agreement.phase, agreement.step, agreement.rank
-    others: dict[str, Measured] = {}
-    if agreement.within_tolerance and len(runs) > 1:
-        others = {call.name: measured(call) for call in calls_of(runs[1], *at)}
-    for call in calls_of(runs[0], *at):
-        pair = _PairOfCalls()
-        status = 1 if agreement.within_tolerance else 0
-        pair.agree(measured(call), others.get(call.name), status)
-        yield call.name, pair
-
-
 def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Overview:
     """Go through the journals of a run; its maps have the findings of its check."""
     found = Overview(RUN_MEASURES, interest)
@@ -507,7 +494,7 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
             of_phase = codes[phase] = []
             begun[phase] = math.inf
             for call in calls_of(run, phase, step, rank):
-                begun[phase] = min(begun[phase], call.view.seq)
+                begun[phase] = min(begun[phase], call.seq)
                 findings = counted[phase, call.name]
                 seen_of_call = measured(call)
                 logs = map(logarithmic, (seen_of_call.norm, seen_of_call.largest))

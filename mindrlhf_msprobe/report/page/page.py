@@ -21,19 +21,22 @@ from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult
 from mindrlhf_msprobe.findings.mismatch import Mismatches
 from mindrlhf_msprobe.findings.proof import Proof
 from mindrlhf_msprobe.findings.words import Status
-from mindrlhf_msprobe.phases import phase_order, usual_place
+from mindrlhf_msprobe.phases import PROMPTS, RESPONSES, phase_order, usual_place
 from mindrlhf_msprobe.report.answer import Fact
+from mindrlhf_msprobe.report.checks import findings_shown, not_checked_shown
 from mindrlhf_msprobe.report.checks import head_of as check_head
 from mindrlhf_msprobe.report.comparison import head_of as comparison_head
-from mindrlhf_msprobe.report.messages import texts_in, texts_of
+from mindrlhf_msprobe.report.messages import text_of, texts_in, texts_of
 from mindrlhf_msprobe.report.mismatch import head_of as mismatch_head
-from mindrlhf_msprobe.report.page import answer, overview, samples
+from mindrlhf_msprobe.report.page import overview, samples
 from mindrlhf_msprobe.report.page.data import Blocks, in_both, known, said, spoken
 from mindrlhf_msprobe.report.page.details import Details, Elements
 from mindrlhf_msprobe.report.page.overview import Measure, Overview, Place, Seconds
 from mindrlhf_msprobe.report.page.rollout_gap import not_compared_of, states_of, write_mismatches
+from mindrlhf_msprobe.report.preflight import preflight_shown
 from mindrlhf_msprobe.report.proof import proof_shown
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json, write_atomic
+from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import Series
 from mindrlhf_msprobe.trends.reading import Choice, read_trends
@@ -226,16 +229,30 @@ def _head(shown: Shown, blocks: Blocks) -> dict[str, Any]:
 
 def _findings_and_course(shown: Shown, blocks: Blocks, left_out: list[Message]) -> list[Message]:
     """Add what checks found, and the curves; return why a run has none of these."""
-    course = Course(len(shown.runs))
-    findings = in_both(partial(answer.findings_of, shown.checks))
+    findings = in_both(partial(findings_shown, shown.checks))
     if shown.checks:
         blocks.json("findings", findings["shown"])
+    groups: dict[str, list[dict[str, Any]]] = {}
+    problems: list[Message] = []
+    too_many, most = 0, _MOST_SERIES // max(1, len(shown.runs))
     for side, run in zip("AB", shown.runs):
-        course.add(side, run)
-    blocks.json("course", course.content())
-    left_out += _counted(findings["left_out"], "report.findings_left_out")
-    left_out += _counted(course.left_out, "report.curves_left_out")
-    return course.problems
+        try:
+            series = [one for one in read_trends(run, Choice(spread=_SPREAD)).series if len(one)]
+        except MsprobeError as error:
+            problems.append(error.said)
+            continue
+        too_many += max(0, len(series) - most)
+        for one in series[:most]:
+            groups.setdefault(_group_of(one), []).append(_curve(side, one))
+    order = (name for name in (*(name for name, _ in _GROUPS), _OTHER) if name in groups)
+    titled = (
+        {"id": name, "title": spoken(f"report.group_{name}"), "series": groups[name]}
+        for name in order
+    )
+    blocks.json("course", {"groups": [*titled]})
+    left_out += _counted(findings["left_out"], "report.too_many", curves=False)
+    left_out += _counted(too_many, "report.too_many", curves=True)
+    return problems
 
 
 def _measure(measure: Measure, comparison: Comparison | None, seen: Overview) -> dict[str, Any]:
@@ -290,10 +307,17 @@ def _top(shown: Shown) -> dict[str, Any]:
         proof = proof_shown(shown.proof, different)
     return {
         "answer": None if head is None else head.to_json(),
-        "preflight": nothing if comparison is None else answer.preflight_of(comparison),
-        "coverage": [] if comparison is None else answer.coverage_of(comparison),
+        "preflight": nothing if comparison is None else preflight_shown(comparison),
+        # What was not compared, and why.
+        "coverage": [
+            {
+                "text": gap.reason if gap.message is None else text_of(gap.message),
+                **{"only_in": gap.only_in, "records": gap.records},
+            }
+            for gap in (() if comparison is None else comparison.verdict.coverage)
+        ],
         "not_checked": not_compared_of(shown.mismatches),
-        "unchecked": answer.not_checked_of(shown.checks),
+        "unchecked": not_checked_shown(shown.checks),
         "notes": [] if comparison is None else comparison.notes,
         "proof": proof,
     }
@@ -309,24 +333,20 @@ def _interest(shown: Shown) -> list[Place]:
     steps = [*ranks_of]
     numbers = {step: number for number, step in enumerate(steps)}
 
-    def take(step: int | None, rank: int | None) -> None:
+    def take(step: int | None, rank: int | None, around: int = 0) -> None:
+        """Take a place, or all ranks of a step; then those around it."""
         if step is None or step not in ranks_of:
             return
-        for one in ranks_of[step] if rank is None else [rank]:
-            if (step, one) in there:
-                found[step, one] = None
-
-    def take_around(step: int | None, rank: int | None) -> None:
-        take(step, rank)
-        if step in numbers:
-            number = numbers[step]
-            for near in steps[max(0, number - _AROUND) : number + _AROUND + 1]:
-                take(near, rank)
+        at = numbers[step]
+        for near in (step, *steps[max(0, at - around) : at + around + 1]):
+            for one in ranks_of[near] if rank is None else [rank]:
+                if (near, one) in there:
+                    found[near, one] = None
 
     if shown.comparison is not None:
         verdict = shown.comparison.verdict
         if verdict.first_divergence is not None:
-            take_around(verdict.first_divergence.step, verdict.first_divergence.rank)
+            take(verdict.first_divergence.step, verdict.first_divergence.rank, _AROUND)
         for one in verdict.parted:
             take(one.step, one.rank)
         take(verdict.suspicious.step, verdict.suspicious.rank)
@@ -334,9 +354,9 @@ def _interest(shown: Shown) -> list[Place]:
             take(verdict.first_divergence.step, None)
     for mismatch in shown.mismatches:
         if isinstance(mismatch, Mismatches) and mismatch.first is not None:
-            take_around(mismatch.first.step, mismatch.first.rank)
+            take(mismatch.first.step, mismatch.first.rank, _AROUND)
     for finding in shown.findings:
-        take_around(finding.place.step, finding.place.rank)
+        take(finding.place.step, finding.place.rank, _AROUND)
         for evidence in finding.evidence[:4]:
             take(evidence.place.step, evidence.place.rank)
     for cause in () if shown.proof is None else shown.proof.causes:
@@ -383,7 +403,8 @@ def _samples(
     """Add prompts and responses, those of the most interesting places first."""
     room, lacking = _MOST_SAMPLES, 0
     for place in dict.fromkeys([*interest, *places]):
-        if not any(samples.has_texts(run, place) for run in shown.runs):
+        keys = {key for run in shown.runs for key in run.keys_at(StepPlace(*place))}
+        if keys.isdisjoint((*PROMPTS, *RESPONSES)):
             continue
         if room <= 0:
             lacking += 1
@@ -427,13 +448,13 @@ def _node(spread: Spread, link: dict[str, Any], *, is_first: bool) -> dict[str, 
         "tone": "first" if is_first else "reached",
         **{"different": spread.different, "compared": spread.compared},
         **{"factor": number_to_json(spread.factor), "link": link},
-        **({"zero": spoken(f"console.{spread.zero}_zero")} if spread.zero else {}),
+        **({"zero": spoken("console.zero", zero=spread.zero)} if spread.zero else {}),
         **({"non_finite": spoken("console.not_finite", **vars(held))} if held else {}),
     }
 
 
-def _counted(number: int, code: str) -> list[Message]:
-    return [message(code, count=number)] if number > 0 else []
+def _counted(number: int, code: str, **params: Any) -> list[Message]:
+    return [message(code, count=number, **params)] if number > 0 else []
 
 
 _MOST_SERIES = 400  # of all runs; each has its share, so that both have the same
@@ -456,58 +477,23 @@ _OTHER = "other"
 _SPREAD = ("rewards", "reward", "advantages")
 
 
-class Course:
-    """The curves of a page of so many runs.
+def _group_of(series: Series) -> str:
+    """Return the group that a curve belongs to, by its name."""
+    lowered = series.name.lower().partition("[")[0]  # without the layer, called anything
+    lowered = lowered.removeprefix("loss_inputs.")  # what the loss is given is no loss
+    groups = (group for group, words in _GROUPS if any(word in lowered for word in words))
+    return next(groups, _OTHER)
 
-    Attributes:
-        left_out: how many curves are not shown, as there are too many.
-        problems: why a run has none.
-    """
 
-    def __init__(self, runs: int) -> None:
-        self.left_out = 0
-        self.problems: list[Message] = []
-        self._groups: dict[str, list[dict[str, Any]]] = {}
-        self._most = _MOST_SERIES // max(1, runs)
-
-    def add(self, side: str, run: Run) -> None:
-        """Take the quantities of a run."""
-        try:
-            series = read_trends(run, Choice(spread=_SPREAD)).series
-        except MsprobeError as error:
-            self.problems.append(error.said)
-            return
-        there = [one for one in series if len(one)]
-        self.left_out += max(0, len(there) - self._most)
-        for one in there[: self._most]:
-            self._take(side, one)
-
-    def _take(self, side: str, series: Series) -> None:
-        lowered = series.name.lower().partition("[")[0]  # without the layer, called anything
-        lowered = lowered.removeprefix("loss_inputs.")  # what the loss is given is no loss
-        groups = (group for group, words in _GROUPS if any(word in lowered for word in words))
-        stride = -(-len(series) // _MOST_POINTS)
-        values = [*map(number_to_json, series.values[::stride].tolist())]
-        statistic = "" if series.statistic == "mean" else series.statistic
-        self._groups.setdefault(next(groups, _OTHER), []).append(
-            {
-                **{"side": side, "rank": series.rank, "label": series.name},
-                **known(statistic=statistic or None, phase=series.phase),
-                "steps": series.steps[::stride].tolist(),
-                "micro_steps": series.micro_steps[::stride].tolist(),
-                "values": values,
-                **known(every=stride if stride > 1 else None),
-                **known(note=in_both(lambda: texts_of(series.notes)) or None),
-            }
-        )
-
-    def content(self) -> dict[str, Any]:
-        """Return the block `course`."""
-        order = [name for name, _ in _GROUPS] + [_OTHER]
-        return {
-            "groups": [
-                {"id": name, "title": spoken(f"report.group_{name}"), "series": self._groups[name]}
-                for name in order
-                if name in self._groups
-            ]
-        }
+def _curve(side: str, series: Series) -> dict[str, Any]:
+    stride = -(-len(series) // _MOST_POINTS)
+    statistic = "" if series.statistic == "mean" else series.statistic
+    return {
+        **{"side": side, "rank": series.rank, "label": series.name},
+        **known(statistic=statistic or None, phase=series.phase),
+        "steps": series.steps[::stride].tolist(),
+        "micro_steps": series.micro_steps[::stride].tolist(),
+        "values": [*map(number_to_json, series.values[::stride].tolist())],
+        **known(every=stride if stride > 1 else None),
+        **known(note=in_both(lambda: texts_of(series.notes)) or None),
+    }

@@ -17,10 +17,9 @@ from mindrlhf_msprobe.findings.mismatch import (
     TokenMap,
 )
 from mindrlhf_msprobe.report.messages import say, text_of
-from mindrlhf_msprobe.report.mismatch import TONES, headline, how_far
+from mindrlhf_msprobe.report.mismatch import headline, how_far
 from mindrlhf_msprobe.report.page.data import (
     NO_VALUE,
-    NOT_FINITE,
     Blocks,
     as_little_endian,
     in_both,
@@ -131,13 +130,13 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
         }
     return {
         **{"rollout": one.rollout, "training": one.training, "status": one.status.value},
-        **{"tone": TONES[one.status], "cause": one.cause and one.cause.value},
+        **{"tone": one.status.tone, "cause": one.cause and one.cause.value},
         "headline": in_both(lambda: headline(one, one.status)),
         "sentences": in_both(
             lambda: [*map(in_words, one.said), *(() if one.first is None else how_far(one.first))]
         ),
         "first": None if one.first is None else renumbered.get(numbers.get(one.first, -1)),
-        "births": [renumbered[numbers[stage]] for stage in one.births],
+        "births": [renumbered[numbers[stage]] for stage in one.origins],
         "stages": [
             {**stage.to_json(), "name": stage.name, "worst": _tokens(stage.worst)}
             for stage in map(one.stages.__getitem__, shown)
@@ -166,7 +165,7 @@ def _shown_stages(one: Mismatch, numbers: dict[Stage, int]) -> list[int]:
     """Return the numbers of the values that are shown: of too many, what cells return."""
     if len(one.stages) <= _MOST_STAGES:
         return [*range(len(one.stages))]
-    wanted = {numbers[stage] for stage in one.births}
+    wanted = {numbers[stage] for stage in one.origins}
     wanted |= {numbers[one.first]} if one.first is not None else set()
     wanted |= {*one.token_map.columns} if one.token_map is not None else set()
     for number, stage in enumerate(one.stages):
@@ -183,11 +182,9 @@ def _tokens(tokens: Sequence[Token]) -> list[list[Any]]:
 
 def _codes(found: TokenMap) -> np.ndarray:
     """Return the codes of the tokens' rows, and behind them those of what is left out."""
+
+    def code(value: float) -> int:
+        return NO_VALUE if np.isnan(value) else logarithmic(float(value))
+
     rows: Sequence[np.ndarray] = [found.apart, *(row[None] for _, _, row in found.others)]
-    return np.vectorize(_code, otypes=[np.int16])(np.concatenate(rows))
-
-
-def _code(value: float) -> int:
-    if np.isnan(value):
-        return NO_VALUE
-    return NOT_FINITE if np.isinf(value) else logarithmic(float(value))
+    return np.vectorize(code, otypes=[np.int16])(np.concatenate(rows))

@@ -15,7 +15,6 @@ from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.step_data import StepData
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 
 _LOG_PROBS = (*ROLLOUT_LOG_PROB, *OLD_LOG_PROB, *LOG_PROB)
@@ -28,11 +27,6 @@ _BEFORE = 400  # tokens, or characters, before a first difference that would be 
 
 #: Token ids → the text they stand for.
 Decode = Callable[[Sequence[int]], str]
-
-
-def has_texts(run: Run, place: Place) -> bool:
-    """Return whether prompts or responses were saved in a place."""
-    return not {*PROMPTS, *RESPONSES}.isdisjoint(run.keys_at(StepPlace(*place)))
 
 
 def samples_of(

@@ -176,15 +176,14 @@ def dump_lines(content: Mapping[str, Any]) -> bytes:
 
     That reads well and is encoded in C, which an indent would rule out.
     """
-    return b"{\n%b\n}\n" % b",\n".join(
-        b" %b: %b" % (dump_json(name), _dump_items(value)) for name, value in content.items()
-    )
-
-
-def _dump_items(value: Any) -> bytes:
-    if not (isinstance(value, (list, tuple)) and any(isinstance(item, dict) for item in value)):
-        return dump_json(value)
-    return b"[\n  %b\n ]" % b",\n  ".join(map(dump_json, value))
+    lines = []
+    for name, value in content.items():
+        if isinstance(value, (list, tuple)) and any(isinstance(item, dict) for item in value):
+            held = b"[\n  %b\n ]" % b",\n  ".join(map(dump_json, value))
+        else:
+            held = dump_json(value)
+        lines.append(b" %b: %b" % (dump_json(name), held))
+    return b"{\n%b\n}\n" % b",\n".join(lines)
 
 
 def number_to_json(value: float | int | bool | complex | None) -> Any:

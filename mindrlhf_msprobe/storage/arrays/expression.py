@@ -235,7 +235,12 @@ class Tiled(Expression):
     def box(self, start: Sequence[int], shape: Sequence[int]) -> np.ndarray:
         """Return the elements of a box, as `Expression.box` says."""
         found: np.ndarray | None = None
-        for tile in self._near(start, shape):
+        near: Sequence[Tile] = self.tiles
+        if shape:  # those that may have elements in it, by their places on the first axis
+            near, starts, tallest = self._by_start
+            first = bisect_left(starts, start[0] - tallest + 1)
+            near = near[first : bisect_left(starts, start[0] + shape[0])]
+        for tile in near:
             common = overlap((start, shape), (tile.start, tile.shape))
             if common is None:
                 continue
@@ -248,14 +253,6 @@ class Tiled(Expression):
                 found = np.empty(tuple(shape), self.numpy_dtype)
             found[slices(([at - b for at, b in zip(low, start)], sizes))] = elements
         return np.empty(tuple(shape), self.numpy_dtype) if found is None else found
-
-    def _near(self, start: Sequence[int], shape: Sequence[int]) -> Sequence[Tile]:
-        """Return the tiles that may have elements in a box, by their places on the first axis."""
-        if not shape:
-            return self.tiles
-        tiles, starts, tallest = self._by_start
-        first = bisect_left(starts, start[0] - tallest + 1)
-        return tiles[first : bisect_left(starts, start[0] + shape[0])]
 
     @cached_property
     def _by_start(self) -> tuple[list[Tile], list[int], int]:

@@ -28,20 +28,16 @@ def _values(dtype: str) -> np.ndarray:
     """Return the value of each of the 256 patterns of bits."""
     if dtype == "Float8E5M2":  # the upper half of a float16
         return (np.arange(256, dtype=np.uint16) << 8).view(np.float16).astype(np.float32)
-    value = _e4m3 if dtype == "Float8E4M3FN" else _hifloat8
-    positive = np.array([value(bits) for bits in range(128)])
-    values = np.concatenate([positive, -positive])
-    if dtype == "HiFloat8":  # which has one zero, and its NaN in the place of the other
-        values[128] = np.nan
-    return values.astype(np.float32)
-
-
-def _e4m3(bits: int) -> float:
-    """Return the value of 4 bits of exponent and 3 of fraction, which has no infinity."""
-    exponent, fraction = bits >> 3, bits & 7
-    if bits == 127:
-        return math.nan
-    return math.ldexp(8 + fraction if exponent else 2 * fraction, exponent - 10)
+    if dtype == "HiFloat8":
+        positive = np.array([_hifloat8(bits) for bits in range(128)])
+        values = np.concatenate([positive, -positive])
+        values[128] = np.nan  # it has one zero, and its NaN in the place of the other
+        return values.astype(np.float32)
+    # 4 bits of exponent and 3 of fraction; there is no infinity.
+    exponent, fraction = np.divmod(np.arange(128), 8)
+    positive = np.ldexp(np.where(exponent, 8.0 + fraction, 2.0 * fraction), exponent - 10)
+    positive[127] = np.nan
+    return np.concatenate([positive, -positive]).astype(np.float32)
 
 
 def _hifloat8(bits: int) -> float:

@@ -236,24 +236,14 @@ def give_back(array: np.ndarray) -> None:
     They are mapped again where they are read again, from the page cache as long as they are there.
     Nothing happens to any other array.
     """
-    file = _mapping(array)
-    if file is not None and _DONTNEED is not None:
-        with contextlib.suppress(OSError):
-            file.madvise(_DONTNEED)
-
-
-def is_mapped(array: np.ndarray) -> bool:
-    """Return whether an array is a file that open_npy mapped, or a part of it, and no copy."""
-    return _mapping(array) is not None
-
-
-def _mapping(array: np.ndarray) -> _Mapped | None:
     held: Any = array
     while isinstance(held, np.ndarray):
         held = held.base
     if isinstance(held, memoryview):
         held = held.obj
-    return held if isinstance(held, _Mapped) else None
+    if isinstance(held, _Mapped) and _DONTNEED is not None:
+        with contextlib.suppress(OSError):
+            held.madvise(_DONTNEED)
 
 
 _DONTNEED = getattr(mmap, "MADV_DONTNEED", None) if hasattr(mmap.mmap, "madvise") else None

@@ -19,24 +19,26 @@ from mindrlhf_msprobe.storage.columns.layouts import Layout
 from mindrlhf_msprobe.storage.columns.leaf_json import (
     COUNTS,
     STATISTICS,
+    USUAL,
     LeafJson,
     are_moderate,
     is_ordinary,
-    is_usual,
     statistic,
 )
 from mindrlhf_msprobe.storage.columns.rows import Records, Rows
-from mindrlhf_msprobe.storage.journal_line import PARTS
+from mindrlhf_msprobe.storage.journal_line import IO_OF
 from mindrlhf_msprobe.storage.leaves import leaf_from_json
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import LayerPlace, Place
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Locator, Named, Record
-
-_IO = {**{part: part.partition("_")[0] for part in PARTS}, PARAMETERS_GRAD: PARAMETERS_GRAD}
+from mindrlhf_msprobe.storage.records import Entry, Locator, Named, Record
 
 #: One value of an entry: io (input, output, parameters, parameters_grad), path in it, leaf.
 RecordView = tuple[str, str, LeafJson]
+
+
+#: What `Heads` hold, as entries and lines of a journal call it; there `around` is `cell`.
+HEADS = ("seq", "end", "parent", "opening", "token", "around")
 
 
 class Heads(NamedTuple):
@@ -57,17 +59,10 @@ class Heads(NamedTuple):
     tokens: list[int | None]
     arounds: list[str | None]
 
-    @classmethod
-    def of(cls, lines: list[dict[str, Any]]) -> Heads:
-        """Return those of lines of a journal."""
-        return cls(
-            [line["seq"] for line in lines],
-            [line["end"] for line in lines],
-            [line["parent"] for line in lines],
-            [line["opening"] for line in lines],
-            [line.get("token") for line in lines],
-            [cell if type(cell := line.get("cell")) is str else None for line in lines],
-        )
+    def time(self, number: int, io: str) -> int:
+        """Return when values of an entry were known: when it ended; of what it took, began."""
+        end = self.ends[number]
+        return self.seqs[number] if end is None or io in ("input", "parameters") else end
 
 
 class Columns:
@@ -78,17 +73,17 @@ class Columns:
         layout: the names of its entries, and where their values stand.
         heads: what else is said of the entries.
         values: its values.
-        kinds: their dtypes and shapes.
         objects: what they were made of where there is no whole journal of this package: another
             tool's dump, or what is left of a damaged one; else None.
+        files: finds the files of stored values, for a reader who wants them; else None.
     """
 
     objects: list[Entry] | None = None
+    files: Locator | None = None
 
     def __init__(self, at: LayerPlace, layout: Layout, heads: Heads, values: Values) -> None:
         self.at, self.layout, self.heads, self.values = at, layout, heads, values
         self.phase, self.step, self.rank = at
-        self.kinds = layout.kinds(values.field("dtype"), values.field("shape"))
         self._entries: dict[int, EntryView] = {}
         self._records: dict[tuple[str, ...], Records] = {}
 
@@ -119,6 +114,14 @@ class Columns:
         """
         leaf = leaf_from_json(dict(self.values.leaf(row)))
         return Record(name, "", "", *files.locate(leaf, leaf.data_name))
+
+    @cached_property
+    def kinds(self) -> tuple[list[Any], list[Any]]:
+        """The dtypes and shapes of its values: one object for journals with the same."""
+        found = self.values.field("dtype"), self.values.field("shape")
+        if self.layout.kinds != found:
+            self.layout.kinds = found
+        return self.layout.kinds
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -183,8 +186,7 @@ class EntryView(Named):
     @property
     def end(self) -> int:
         """Its place in time when it ended; when it began if it never returned."""
-        end = self._columns.heads.ends[self._number]
-        return self.seq if end is None else end
+        return self._columns.heads.time(self._number, "output")
 
     @property
     def opening(self) -> int:
@@ -213,24 +215,37 @@ class EntryView(Named):
             layout = self._columns.layout
             first = int(layout.first[self._number])
             self._records = [
-                (_IO[part], path, self._columns.values.leaf(first + n))
+                (IO_OF[part], path, self._columns.values.leaf(first + n))
                 for n, (part, path) in enumerate(layout.structures[self._number].places)
             ]
         return self._records
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the files of its values can be found."""
+        return self._columns.files is not None
+
+    def record(self, number: int) -> Record | None:
+        """Return one of its values as an object with its file.
+
+        None where files are not wanted, or it cannot be read.
+        """
+        if self._columns.files is None:
+            return None
+        row = int(self._columns.layout.first[self._number]) + number
+        try:
+            return self._columns.record(row, "", self._columns.files)
+        except ValueError:
+            return None
 
     def argument(self, io: str, path: str) -> str:
         """Return what `construct` calls the argument that a value is or lies in, or ""."""
         return self._columns.argument(self._number, io, path)
 
-    def record_name(self, io: str, path: str) -> str:
-        """Return the full name of one of its records."""
-        head = self.name if io == PARAMETERS_GRAD else f"{self.name}.{io}"
-        return f"{head}.{path}" if path else head
-
     def place(self, io: str | None = None, path: str = "") -> Place:
         """Return where the entry, or one record of it, is."""
         record = None if io is None else self.record_name(io, path)
-        seq = self.seq if io in ("input", "parameters") else self.end
+        seq = self._columns.heads.time(self._number, io or "output")
         return Place(self.step, self.rank, self.phase, self.name, record, seq=seq)
 
 
@@ -315,7 +330,7 @@ class Values:
     @cached_property
     def _are_usual(self) -> np.ndarray:
         """Which values are tensors of which fields say all that JSON does."""
-        usual = {form: is_usual(form) for form in {*self._forms}}
+        usual = {form: USUAL <= {*form} <= USUAL.union(COUNTS) for form in {*self._forms}}
         found = np.array([usual[form] for form in self._forms], bool)
         for name in ("dtype", "shape", "fingerprint"):
             if None in self.field(name):

@@ -20,7 +20,7 @@ from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import loads
-from mindrlhf_msprobe.storage.columns.columns import Columns, Heads, Values
+from mindrlhf_msprobe.storage.columns.columns import HEADS, Columns, Heads, Values
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, Structure
 from mindrlhf_msprobe.storage.columns.leaf_json import (
     NON_FINITE_MARKS,
@@ -45,6 +45,7 @@ from mindrlhf_msprobe.storage.columns.parquet import (
     schema,
     shape_of,
 )
+from mindrlhf_msprobe.storage.journal_line import IO_OF
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry
@@ -85,21 +86,18 @@ def copied_columns(
         of_journal: reads the journal itself.
     """
     if at.rank not in run.copies:
+        run.copies[at.rank] = None
         held = next((copy.groups for copy in run.copies.values() if copy is not None), None)
-        run.copies[at.rank] = _opened(run.path, at.rank, _Groups() if held is None else held)
+        path = run.path / layout.columns_name(at.rank)
+        try:
+            groups = _Groups() if held is None else held
+            run.copies[at.rank] = Copy(run.path, path, at.rank, groups)
+        except ModuleNotFoundError:
+            pass
+        except Exception as error:  # whatever is wrong with the file: the journals are there
+            warn("log.columns_unread", path=str(path), why=layout.why_unread(error))
     copy: Copy | None = run.copies[at.rank]
     return None if copy is None else copy.columns(run, at, layouts, of_journal)
-
-
-def _opened(root: Path, rank: int, groups: _Groups) -> Copy | None:
-    path = root / layout.columns_name(rank)
-    try:
-        return Copy(root, path, rank, groups)
-    except ModuleNotFoundError:
-        return None
-    except Exception as error:  # whatever is wrong with the file: the journals are there
-        warn("log.columns_unread", path=str(path), why=layout.why_unread(error))
-        return None
 
 
 class Copy:
@@ -147,7 +145,18 @@ class Copy:
         place = self._places.get((at.phase, at.step))
         if place is None:
             return None
-        group = self._group(place.group) if self._is_of(run, at, place) else None
+        group = None  # also where it is not what was written
+        try:
+            status = os.stat(run.journal_path(at))
+            same = status.st_size == place.source.size
+            if same and status.st_mtime_ns != place.source.changed:
+                content = run.journal(at)
+                same = content is not None and content_digest(content) == place.source.digest
+        except OSError:
+            same = False
+        if same:
+            read = partial(self._read, place.group)
+            group = self.groups.get((self._rank, place.group), read)
         if group is None or place.first + place.rows > group.rows:
             if not self._said:
                 self._said = True
@@ -155,23 +164,6 @@ class Copy:
             return None
         rows = np.arange(place.first, place.first + place.rows)
         return CopiedColumns(run, at, group, rows, layouts, of_journal)
-
-    def _is_of(self, run: Run, at: LayerPlace, place: CopiedPlace) -> bool:
-        """Return whether a place's journal is still the one that was copied."""
-        try:
-            status = os.stat(run.journal_path(at))
-        except OSError:
-            return False
-        if status.st_size != place.source.size:
-            return False
-        if status.st_mtime_ns == place.source.changed:
-            return True
-        content = run.journal(at)
-        return content is not None and content_digest(content) == place.source.digest
-
-    def _group(self, number: int) -> _Group | None:
-        """Return a row group; None where it is not what was written."""
-        return self.groups.get((self._rank, number), partial(self._read, number))
 
     def _read(self, number: int) -> _Group | None:
         if not 0 <= number < min(len(self._digests), self._metadata.num_row_groups):
@@ -365,12 +357,7 @@ class CopiedColumns(Columns):
         self._first = rows[np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]][: len(rows)])]
         filled = rows[group.codes["part"][rows] >= 0]
         layout = self._layout(at, rows, layouts)
-        heads = Heads(
-            *(
-                group.listed(name, self._first)
-                for name in ("seq", "end", "parent", "opening", "token", "around")
-            )
-        )
+        heads = Heads(*(group.listed(name, self._first) for name in HEADS))
         super().__init__(at, layout, heads, CopiedValues(group, filled))
         self._filled = filled
 
@@ -406,7 +393,7 @@ class CopiedColumns(Columns):
         """See `Columns.argument`."""
         first = int(self.layout.first[number])
         for row, (part, own) in enumerate(self.layout.structures[number].places, first):
-            if own == path and part.partition("_")[0] == io:
+            if own == path and IO_OF.get(part) == io:
                 return self._group.listed("argument", self._filled[row : row + 1])[0] or ""
         return ""
 

@@ -100,11 +100,10 @@ def copy_of_rank(root: Path, rank: int) -> None:
     Reading small ones takes no longer than their copy. Without pyarrow there is none.
     """
     journals: dict[LayerPlace, Path] = {}
-    for step_dir in layout.step_directories(root):
-        step, phase_dir = layout.step_number(step_dir.name), step_dir.parent
+    for step, step_dir in layout.step_directories(root):
         path = step_dir / f"rank{rank}" / layout.JOURNAL_FILE
-        if step is not None and path.is_file():
-            phase = UNNAMED_PHASE if phase_dir == root else phase_dir.name
+        if path.is_file():
+            phase = UNNAMED_PHASE if step_dir.parent == root else step_dir.parent.name
             journals[LayerPlace(phase, step, rank)] = path
     try:
         if sum(map(os.path.getsize, journals.values())) >= _WORTH:

@@ -7,7 +7,7 @@ object, and a pass over a run has millions of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
 LeafJson = Mapping[str, Any]
 STATISTICS = ("Max", "Min", "Mean", "Norm")
 COUNTS = ("nan_count", "inf_count")
-#: What is said of a tensor as it usually is.
-_USUAL = frozenset(("type", "dtype", "shape", *STATISTICS, "fingerprint"))
+#: The fields of a tensor of which no more is said than usual, beside `COUNTS`.
+USUAL = frozenset(("type", "dtype", "shape", *STATISTICS, "fingerprint"))
 _LARGE = 1e300  # larger numbers are left to those who know what may overflow
 
 #: Whatever holds a NaN or an infinity has one of these in its line.
@@ -95,11 +95,6 @@ def numbers_of(leaf: LeafJson) -> dict[str, Any]:
     return shown
 
 
-def is_usual(names: Iterable[str]) -> bool:
-    """Return whether a leaf with fields of these names is a tensor about which no more is said."""
-    return _USUAL <= {*names} <= _USUAL.union(COUNTS)
-
-
 def is_ordinary(leaf: LeafJson) -> bool:
     """Return whether a value of the same JSON is identical, and deserves no look.
 
@@ -111,21 +106,18 @@ def is_ordinary(leaf: LeafJson) -> bool:
     if shape is None:
         # Null is no number: not known. Of a whole number beyond 64 bits a float stands there.
         kind, value = leaf["type"], leaf.get("value")
-        return type(value).__name__ == kind and (kind == "str" or is_moderate(value))
-    if not _is_described(leaf, shape) or any(leaf.get(name) for name in COUNTS):
-        return False
-    return all(is_moderate(leaf.get(name, leaf)) for name in STATISTICS)
-
-
-def _is_described(leaf: LeafJson, shape: Any) -> bool:
-    """Return whether a tensor is described by dtype, shape and fingerprint, and is no text."""
+        return type(value).__name__ == kind and (kind == "str" or _is_moderate(value))
+    # It is described by dtype, shape and fingerprint, and is no text.
     if type(leaf.get("fingerprint")) is not str or type(leaf.get("dtype")) is not str:
         return False
-    sizes = type(shape) is list and all(type(size) is int and size >= 0 for size in shape)
-    return sizes and leaf["type"] != "str" and "text" not in leaf
+    if type(shape) is not list or not all(type(size) is int and size >= 0 for size in shape):
+        return False
+    if leaf["type"] == "str" or "text" in leaf or any(leaf.get(name) for name in COUNTS):
+        return False
+    return all(_is_moderate(leaf.get(name, leaf)) for name in STATISTICS)
 
 
-def is_moderate(value: Any) -> bool:
+def _is_moderate(value: Any) -> bool:
     """Return whether a value is None, a truth value, or a finite number of no unusual size."""
     return value is None or (type(value) in (float, int, bool) and -_LARGE < value < _LARGE)
 

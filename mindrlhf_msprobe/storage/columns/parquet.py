@@ -23,8 +23,9 @@ from mindrlhf_msprobe.storage.arrays.atomic import (
     number_to_json,
     open_temporary,
 )
-from mindrlhf_msprobe.storage.columns.columns import Values
+from mindrlhf_msprobe.storage.columns.columns import HEADS, Values
 from mindrlhf_msprobe.storage.columns.leaf_json import COUNTS, STATISTICS
+from mindrlhf_msprobe.storage.journal_line import IO_OF
 from mindrlhf_msprobe.storage.records import parts_of_name
 
 if TYPE_CHECKING:
@@ -262,8 +263,7 @@ def _arrays_of(columns: JournalColumns) -> dict[str, Any]:
         **{of: [getattr(parts_of_name(n), of) for n in names] for of in _OF_NAME},
         "whole": [structure.whole for structure in structures],
     }
-    heads = ("seq", "end", "parent", "opening", "token", "around")
-    of_entries |= dict(zip(heads, columns.heads))
+    of_entries |= dict(zip(HEADS, columns.heads))
     found: dict[str, Any] = {
         name: [value for value, count in zip(values, counts) for _ in range(count)]
         for name, values in of_entries.items()
@@ -274,9 +274,9 @@ def _arrays_of(columns: JournalColumns) -> dict[str, Any]:
     found["part"] = [part or None for part, _ in places]
     found["path"] = [path if part else None for part, path in places]
     found["argument"] = [None] * len(places)
-    if columns.has_arguments:
+    if any("input_names" in line for line in columns.lines):
         found["argument"] = [
-            columns.argument(number, part.partition("_")[0], path) or None
+            columns.argument(number, IO_OF.get(part, ""), path) or None
             for number, (part, path) in zip(found["number"], places)
         ]
     values = _arrays_of_values(columns.values)

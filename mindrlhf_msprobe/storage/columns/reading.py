@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.columns.columns import Columns, Heads, Values
+from mindrlhf_msprobe.storage.columns.columns import HEADS, Columns, Heads, Values
 from mindrlhf_msprobe.storage.columns.layouts import Layouts, Structure
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson
 from mindrlhf_msprobe.storage.journal_line import (
@@ -47,7 +47,9 @@ class JournalColumns(Columns):
         like: Columns | None = None,
     ) -> None:
         self.lines, self._raw = lines, raw
-        heads = Heads.of(lines)
+        cells = [cell if type(cell := line.get("cell")) is str else None for line in lines]
+        said = ([line.get(name) for line in lines] for name in HEADS[:-1])
+        heads = Heads._make([*said, cells])
         if like is not None:
             super().__init__(at, like.layout, heads, like.values)
             return
@@ -59,11 +61,6 @@ class JournalColumns(Columns):
             raise ValueError(at)
         known = layouts.layout(at.phase, (run, at.rank), names, structures)
         super().__init__(at, known, heads, values)
-
-    @property
-    def has_arguments(self) -> bool:
-        """Whether `argument` of any value is known."""
-        return any("input_names" in line for line in self.lines)
 
     def argument(self, number: int, io: str, path: str) -> str:
         """See `Columns.argument`."""
@@ -132,14 +129,13 @@ class EntryColumns(Columns):
 
     def __init__(self, run: Run, at: LayerPlace, layouts: Layouts) -> None:
         self.objects = entries = run.entries(*at)
-        heads = ("seq", "end", "parent", "opening", "token", "around")
         places = (tuple((r.io, r.path) for r in entry.records) for entry in entries)
         structures = [Structure(of, whole=False) for of in places]
         names = [entry.name for entry in entries]
         super().__init__(
             at,
             layouts.layout(at.phase, (run.path, at.rank), names, structures),
-            Heads(*([getattr(entry, head) for entry in entries] for head in heads)),
+            Heads(*([getattr(entry, head) for entry in entries] for head in HEADS)),
             Values([record.leaf.to_json() for entry in entries for record in entry.records]),
         )
 

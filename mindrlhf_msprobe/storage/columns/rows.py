@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindrlhf_msprobe.storage.columns.layouts import Layout, Shared, ValueKinds
+from mindrlhf_msprobe.storage.columns.layouts import Layout, Shared
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float_dtype
+from mindrlhf_msprobe.storage.journal_line import IO_OF
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import Place
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, network_name
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, network_name, record_name
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.storage.columns.columns import Columns, Values
+    from mindrlhf_msprobe.storage.columns.columns import Columns
 
 _IDENTITY = ("dtype", "Max", "Min", "Mean", "Norm", "value")
 
@@ -51,7 +52,7 @@ class Rows(Shared):
                     self.parts.append(part)
                 number += 1
         self._kinds: Kinds | None = None
-        self._kinds_of: ValueKinds | None = None
+        self._kinds_of: object = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -64,24 +65,21 @@ class Rows(Shared):
     @cached_property
     def parameters(self) -> tuple[str, ...]:
         """The parameter of each, by its name in the network."""
-        return tuple(map(_parameter_of, self.names, self.parts))
+        found = []
+        for (entry, path), part in zip(self.names, self.parts):
+            own = path.removesuffix(".0") if part == PARAMETERS_GRAD else path
+            found.append(network_name(cell_name(entry), own))
+        return tuple(found)
 
-    def kinds(self, leaves: ValueKinds) -> Kinds:
-        """Return dtypes and shapes of these rows of a journal's leaves."""
+    def kinds(self, of_all: tuple[list[Any], list[Any]]) -> Kinds:
+        """Return dtypes and shapes of these rows, of those of all values of a journal."""
         known = self._kinds
-        if known is None or self._kinds_of is not leaves:
-            dtypes = [leaves.dtypes[index] for index in self.index]
-            shapes = [leaves.shapes[index] for index in self.index]
+        if known is None or self._kinds_of is not of_all:
+            dtypes, shapes = ([field[index] for index in self.index] for field in of_all)
             if known is None or known.dtypes != dtypes or known.shapes != shapes:
                 known = self._kinds = Kinds(self, dtypes, shapes)
-            self._kinds_of = leaves
+            self._kinds_of = of_all
         return known
-
-
-def _parameter_of(name: tuple[str, str], part: str) -> str:
-    entry, path = name
-    own = path.removesuffix(".0") if part == PARAMETERS_GRAD else path
-    return network_name(cell_name(entry), own)
 
 
 class Kinds(Shared):
@@ -158,8 +156,8 @@ class Records:
     """
 
     def __init__(self, columns: Columns, rows: Rows) -> None:
-        self._values: Values | None = columns.values  # the columns themselves hold these records
-        self._at, self._seqs, self._ends = columns.at, columns.heads.seqs, columns.heads.ends
+        self._values = columns.values  # the columns themselves hold these records
+        self._at, self._heads = columns.at, columns.heads
         self.rows, self.kinds = rows, rows.kinds(columns.kinds)
         self._numbers: dict[str, np.ndarray] = {}
 
@@ -169,52 +167,43 @@ class Records:
     @cached_property
     def leaves(self) -> list[LeafJson]:
         """Their values as JSON."""
-        assert self._values is not None
         return [self._values.leaf(index) for index in self.rows.index]
 
     def numbers(self, name: str) -> np.ndarray:
         """Return a statistic (`Max`, `Min`, `Mean`, `Norm`) as float64; NaN where there is none."""
         if name not in self._numbers:
-            assert self._values is not None
             self._numbers[name] = self._values.numbers(name)[self.rows.numbers]
         return self._numbers[name]
 
     @cached_property
     def fingerprints(self) -> np.ndarray:
         """Their fingerprints, as objects: a text, or None."""
-        assert self._values is not None
         found = self._values.fingerprints
         return objects([found[index] for index in self.rows.index])
 
     @cached_property
     def identities(self) -> np.ndarray:
         """What tells them apart, as objects: the fingerprint, else dtype, shape and statistics."""
-        assert self._values is not None
-        rows = zip(self.fingerprints, self.rows.index)
-        return objects([found or _identity(self._values.leaf(index)) for found, index in rows])
+        found = []
+        for fingerprint, index in zip(self.fingerprints, self.rows.index):
+            leaf = self._values.leaf(index)
+            told = str(leaf.get("shape")), *(leaf.get(name) for name in _IDENTITY)
+            found.append(fingerprint or told)
+        return objects(found)
 
     def without_leaves(self) -> Records:
         """Return them with the columns that were used alone, to be kept."""
         kept = copy(self)
-        kept._values = None
+        del kept._values
         kept.__dict__.pop("leaves", None)
         return kept
 
     def place(self, number: int) -> Place:
         """Return where one of them is."""
         phase, step, rank = self._at
-        (entry, path), part = self.rows.names[number], self.rows.parts[number]
-        io = part.partition("_")[0]
-        head = entry if part == PARAMETERS_GRAD else f"{entry}.{io}"
-        line = self.rows.lines[number]
-        seq, end = self._seqs[line], self._ends[line]
-        begins = end is None or (io in ("input", "parameters") and part != PARAMETERS_GRAD)
-        time = seq if begins else end
-        return Place(step, rank, phase, entry, f"{head}.{path}" if path else head, seq=time)
-
-
-def _identity(leaf: LeafJson) -> tuple[Any, ...]:
-    return str(leaf.get("shape")), *(leaf.get(name) for name in _IDENTITY)
+        (entry, path), io = self.rows.names[number], IO_OF[self.rows.parts[number]]
+        time = self._heads.time(self.rows.lines[number], io)
+        return Place(step, rank, phase, entry, record_name(entry, io, path), seq=time)
 
 
 def objects(values: Sequence[Any]) -> np.ndarray:

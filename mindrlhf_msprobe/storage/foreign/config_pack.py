@@ -133,20 +133,31 @@ def _content(members: _Members) -> dict[str, Any]:
     calls = [_calls(rank, of) for _, rank, of in members.of_ranks(_RANDOM)]
     if calls:
         found["random_calls"] = [call for of in calls for call in of]
-    found |= _data(members) | _weights(members)
+    found |= _data(members)
+    # The parameters before the first step, by rank; statistics stand for fingerprints.
+    for _, rank, parameters in members.of_ranks(_WEIGHTS):
+        weights = {name: f"statistics:{_shown(leaf)}" for name, leaf in _tensors(parameters)}
+        found.setdefault("initial_weights", {}).setdefault(f"rank{rank}", weights)
     return found
 
 
 def _calls(rank: int, stacks: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the random calls of a rank: of each stack the last frame in no installed package."""
+    """Return the random calls of a rank: of each stack the last frame in no installed package.
+
+    Where every frame is in one, it is the last.
+    """
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for operation, entries in stacks.items():
         function = re.sub(r"^np\.", "numpy.", operation)
         for entry in entries if isinstance(entries, list) else []:
             count = entry.get("count") if isinstance(entry, dict) else None
-            frame = _own_frame(entry["stack"]) if type(count) is int and "stack" in entry else None
-            if frame is None:
+            stack = entry.get("stack") if type(count) is int else None
+            lines = [f for f in stack if isinstance(f, str)] if isinstance(stack, list) else []
+            known = [frame for line in lines if (frame := _FRAME.fullmatch(line))]
+            if not known:
                 continue
+            own = [f for f in known if not any(part in f["file"] for part in _LIBRARIES)]
+            frame = (own or known)[-1]
             where = {name: frame[name] for name in ("file", "in", "code")}
             key = function, *where.values(), frame["line"]
             place = found.setdefault(
@@ -160,14 +171,6 @@ def _calls(rank: int, stacks: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*found.values()]
 
 
-def _own_frame(stack: Any) -> re.Match[str] | None:
-    """Return the last frame in no installed package, else the last; None where none is known."""
-    listed = [line for line in stack if isinstance(line, str)] if isinstance(stack, list) else []
-    known = [frame for line in listed if (frame := _FRAME.fullmatch(line))]
-    own = [f for f in known if not any(part in f["file"] for part in _LIBRARIES)]
-    return (own or known)[-1] if known else None
-
-
 def _data(members: _Members) -> dict[str, Any]:
     """Return what the network was called with, the calls as batches."""
     batches: dict[int, dict[str, Any]] = {}
@@ -179,15 +182,6 @@ def _data(members: _Members) -> dict[str, Any]:
         return {}
     listed = [batch for _, batch in sorted(batches.items())]
     return {"data": {"asked": len(listed), "exhausted": False, "batches": listed}}
-
-
-def _weights(members: _Members) -> dict[str, Any]:
-    """Return the parameters before the first step, by rank; statistics stand for fingerprints."""
-    found: dict[str, dict[str, str]] = {}
-    for _, rank, parameters in members.of_ranks(_WEIGHTS):
-        weights = {name: f"statistics:{_shown(leaf)}" for name, leaf in _tensors(parameters)}
-        found.setdefault(f"rank{rank}", weights)
-    return {"initial_weights": found} if found else {}
 
 
 def _tensors(structure: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

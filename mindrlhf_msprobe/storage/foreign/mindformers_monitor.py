@@ -289,7 +289,12 @@ def numbers_of(file: BinaryIO) -> Iterator[Logged]:
             continue
         text = line[start:].decode("utf-8", "replace").rstrip()
         if printed := _PRINTED.fullmatch(text):
-            yield from _printed(int(printed[1]), printed[2])
+            for part in printed[2].split(", "):
+                name, _, number = (piece.strip() for piece in part.partition(":"))
+                value = None if number == _NONE else _number(number)
+                known = name and name not in _TIMES_LOGGED and len(name) <= bounds.NAME
+                if known and value is not None:
+                    yield Logged(int(printed[1]), _NAMES.get(name, name), "", value)
         elif norm := _NORM.fullmatch(text):
             value = _number(norm[3])
             if at is not None and value is not None:
@@ -351,15 +356,6 @@ def _path(key: str, parameter: str, micro_step: int | None) -> str:
     if key in _MICRO_STEPS and micro_step is not None:
         parts.append(f"{micro_step - 1}")
     return ".".join(parts)
-
-
-def _printed(step: int, text: str) -> Iterator[Logged]:
-    for part in text.split(", "):
-        name, _, printed = part.partition(":")
-        name = name.strip()
-        value = None if printed.strip() == _NONE else _number(printed.strip())
-        if name and value is not None and name not in _TIMES_LOGGED and len(name) <= bounds.NAME:
-            yield Logged(step, _NAMES.get(name, name), "", value)
 
 
 def _number(text: str) -> float | None:

@@ -220,9 +220,14 @@ def _stacks(content: dict[str, Any]) -> dict[str, list[str]]:
     return found
 
 
-def _walked(children: dict[str | None, list[str]]) -> tuple[list[tuple[str, bool]], set[str]]:
-    """Return the begin (True) and end of each entry in turn, and the entries that are reached."""
-    events: list[tuple[str, bool]] = []
+def _places(
+    names: list[str], parents: dict[str, str | None]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Return when each entry began and ended: a container around its children."""
+    children: dict[str | None, list[str]] = {}
+    for name, parent in parents.items():
+        children.setdefault(parent, []).append(name)
+    events: list[tuple[str, bool]] = []  # the begin (True) and end of each entry in turn
     seen: set[str] = set()
     pending = [(root, True) for root in reversed(children.get(None, []))]
     while pending:
@@ -232,17 +237,6 @@ def _walked(children: dict[str | None, list[str]]) -> tuple[list[tuple[str, bool
             seen.add(name)
             pending.append((name, False))
             pending += [(c, True) for c in reversed(children.get(name, [])) if c not in seen]
-    return events, seen
-
-
-def _places(
-    names: list[str], parents: dict[str, str | None]
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Return when each entry began and ended: a container around its children."""
-    children: dict[str | None, list[str]] = {}
-    for name, parent in parents.items():
-        children.setdefault(parent, []).append(name)
-    events, seen = _walked(children)
     after = {name: place for place, (name, begins) in enumerate(events) if not begins}
     place, late = -1, []
     for name in names:

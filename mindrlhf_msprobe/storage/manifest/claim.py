@@ -53,11 +53,10 @@ def resumed_manifest(root: Path, rank: int, first_step: int) -> RunFile | None:
             raise RunError.saying("error.resume_foreign_manifest", path=path)
         return found
     steps: dict[bool, set[int]] = {True: set(), False: set()}  # of this package, or of another tool
-    for step_dir in layout.step_directories(root):
-        number = layout.step_number(step_dir.name)
+    for step, step_dir in layout.step_directories(root):
         directory = layout.rank_directories(step_dir).get(rank)
-        if number is not None and directory is not None and was_recorded(root, directory):
-            steps[is_removable(root, directory)].add(number)
+        if directory is not None and was_recorded(root, directory):
+            steps[is_removable(root, directory)].add(step)
     last = max(steps[True] | steps[False], default=-1)
     if last < first_step:
         return None
@@ -89,7 +88,7 @@ def refuse_other_run(root: Path, rank: int, world: dict[str, Any]) -> None:
         return
     if any(
         is_journal(path / layout.JOURNAL_FILE)
-        for step_dir in layout.step_directories(root)
+        for _, step_dir in layout.step_directories(root)
         for path in layout.rank_directories(step_dir).values()
     ):
         raise RunError.saying("error.holds_journals", root=root, run_file=layout.RUN_FILE)
@@ -224,14 +223,13 @@ def remove_dumps(root: Path, wanted: Callable[[int, int], bool]) -> list[str]:
     """
     removed = Removal()
     left: list[str] = []
-    for step_dir in layout.step_directories(root):
-        step = layout.step_number(step_dir.name)
+    for step, step_dir in layout.step_directories(root):
         top = root / step_dir.relative_to(root).parts[0]
         if top != step_dir and layout.manifests(top):  # another run's
             continue
         with suppress(FileNotFoundError):  # another rank, which begins too, may have removed it
             for rank, path in layout.rank_directories(step_dir).items():
-                if step is None or not wanted(step, rank):
+                if not wanted(step, rank):
                     continue
                 if path.name == f"rank{rank}":
                     removed.remove(root, path)

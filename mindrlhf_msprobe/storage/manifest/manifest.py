@@ -424,8 +424,7 @@ class Manifest:
 
     def _note_others(self, left: Iterable[str]) -> None:
         """Note directories of steps and ranks in which something stays that no run recorded."""
-        named = thinned.listed([*(self.content.others or ()), *left])
-        if named:
+        if named := [*dict.fromkeys([*(self.content.others or ()), *left])]:
             self.content.others = named
 
     def keep_encoded(self, networks: Iterable[Network]) -> None:

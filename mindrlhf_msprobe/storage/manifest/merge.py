@@ -182,10 +182,9 @@ def _read(root: Path) -> _Input:
 
 def _places(found: _Input) -> Iterator[Path]:
     """Note the rank directories of a run; yield what belongs to it at its top."""
-    for step_dir in layout.step_directories(found.root, links=True):
+    for step, step_dir in layout.step_directories(found.root, links=True):
         name = step_dir.parent.relative_to(found.root)
-        step = layout.step_number(step_dir.name)
-        if name == Path(".") or step is None:
+        if name == Path("."):
             continue
         for rank, path in layout.rank_directories(step_dir, links=True).items():
             _refuse_links(found.root, path)
@@ -257,14 +256,11 @@ def _check_apart(inputs: Sequence[_Input]) -> None:
     for one in inputs:
         for rank in one.manifests:
             other = first_of.setdefault(rank, one)
-            if other is not one and not (_holds(rank, one) and _holds(rank, other)):
+            hold = all(any(at[2] == rank for at in of.places) for of in (one, other))
+            if other is not one and not hold:
                 raise RunError.saying(
                     "error.merge_rank_twice", root=other.root, root2=one.root, rank=rank
                 )
-
-
-def _holds(rank: int, one: _Input) -> bool:
-    return any(place[2] == rank for place in one.places)
 
 
 def _fill(partial: Path, inputs: Sequence[_Input]) -> Iterator[bool]:

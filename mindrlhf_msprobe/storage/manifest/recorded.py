@@ -31,17 +31,6 @@ MOST_READ = 4096
 Span = list[Any]
 
 
-def with_step(spans: Sequence[Span], step: int, count: int) -> list[Span]:
-    """Return spans with one step more; what they said of that step goes."""
-    kept = [[*span] for span in before(spans, step)]
-    later = [[*span] for span in spans if span[0] > step]
-    if kept and kept[-1][1] == step - 1 and kept[-1][2] == count:
-        kept[-1][1] = step
-    else:
-        kept.append([step, step, count])
-    return _joined([*kept, *later], max(MOST_SPANS, len(spans)))
-
-
 def with_counts(
     recorded: Mapping[str, Any], kind: str, step: int, counts: Mapping[str, int]
 ) -> dict[str, Any]:
@@ -59,7 +48,14 @@ def with_counts(
         if count and kind == KEY_DATA and name not in names and len(names) >= MOST_KEYS:
             listed[UNLISTED] = [KEY_DATA]
         elif count:
-            names[name] = with_step(names.get(name, ()), step, count)
+            spans = names.get(name, ())
+            kept = [[*span] for span in before(spans, step)]  # what they said of the step goes
+            if kept and kept[-1][1] == step - 1 and kept[-1][2] == count:
+                kept[-1][1] = step
+            else:
+                kept.append([step, step, count])
+            kept += [[*span] for span in spans if span[0] > step]
+            names[name] = _joined(kept, max(MOST_SPANS, len(spans)))
     return listed
 
 

@@ -48,17 +48,26 @@ class FollowedRun(Run):
         before = {*kept} - {step}
         layers = {at: d for at, d in self._layer_dirs.items() if at.step in before}
         keys = {at: d for at, d in self._key_dirs.items() if at.step in before}
-        own = self._layers(step), self._saves(step)
-        self._layer_dirs = Directories(layers | own[0])
-        self._key_dirs = Directories(keys | own[1])
+        known = len(layers) + len(keys)
+        config = self.config(self._rank)
+        for phase in config.phase_table() if config is not None else ():
+            directory = layout.entry_dir(self.path, phase, step, self._rank)
+            if (directory / layout.JOURNAL_FILE).is_file():
+                layers[LayerPlace(phase, step, self._rank)] = directory
+                self._phases_seen.add(phase)
+        for key in layout.subdirectories(self.path / layout.KEY_DATA_DIR, unlisted=self._unlisted):
+            own = layout.key_data_step_dir(self.path, key.name, step, self._rank)
+            for number, path in micro_steps(own, key.name, self._unlisted) if own.is_dir() else ():
+                keys[KeyPlace(key.name, step, self._rank, number)] = path
+                self._keys_seen.add(key.name)
+        self._layer_dirs, self._key_dirs = Directories(layers), Directories(keys)
         self._lost_times.clear()
         self.problems.clear()
         self._known_problems.clear()
-        self._phases_seen.update(at.phase for at in own[0])
-        self._keys_seen.update(at.key for at in own[1])
-        if self._first_step is None and any(own):
+        found = len(layers) + len(keys) > known
+        if self._first_step is None and found:
             self._first_step = step
-        return any(own)
+        return found
 
     def stop_of(self, rank: int) -> None:
         """Return None: of a run that is followed only steps that have ended are known."""
@@ -70,25 +79,6 @@ class FollowedRun(Run):
             return False
         at, kinds = StepPlace(step, self._rank), (thinned.LAYERS, thinned.KEY_DATA)
         return any(self._is_thinned_by_now(kind, at) for kind in kinds)
-
-    def _layers(self, step: int) -> dict[LayerPlace, Path]:
-        config = self.config(self._rank)
-        found = {}
-        for phase in config.phase_table() if config is not None else ():
-            at = LayerPlace(phase, step, self._rank)
-            directory = layout.entry_dir(self.path, *at)
-            if (directory / layout.JOURNAL_FILE).is_file():
-                found[at] = directory
-        return found
-
-    def _saves(self, step: int) -> dict[KeyPlace, Path]:
-        found = {}
-        for key in layout.subdirectories(self.path / layout.KEY_DATA_DIR, unlisted=self._unlisted):
-            own = layout.key_data_step_dir(self.path, key.name, step, self._rank)
-            if own.is_dir():
-                for number, path in micro_steps(own, key.name, self._unlisted):
-                    found[KeyPlace(key.name, step, self._rank, number)] = path
-        return found
 
     @property
     def steps(self) -> list[int]:

@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import field
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -22,12 +22,12 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, open_npy
 from mindrlhf_msprobe.storage.arrays.signs import packed_signs, read_signs
 from mindrlhf_msprobe.storage.journal_line import holds_gradients
+from mindrlhf_msprobe.storage.leaves import plain_path
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.problems import Problem
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record, network_name
 
-_ESCAPED = re.compile("%([0-9A-F]{2})")
 _SUMMARY = re.compile(r"grad_summary_[0-9]{1,18}\.csv")
 
 
@@ -91,24 +91,6 @@ class Gradient:
         return np.packbits(_msprobe_signs(self.signs).reshape(-1))
 
 
-class Gradients(Protocol):
-    """Where gradients are read from.
-
-    Attributes:
-        path: the directory.
-        problems: what could not be read so far.
-    """
-
-    path: Path
-    problems: list[Problem]
-
-    def places(self) -> list[tuple[int, int]]:
-        """Return every (step, rank), in order."""
-
-    def at(self, step: int, rank: int) -> list[Gradient]:
-        """Return the gradients of one place, in the order in which they were recorded."""
-
-
 def open_gradients(path: str | Path) -> Gradients:
     """Open a run, or what msprobe's grad_probe wrote, to read gradients.
 
@@ -116,9 +98,22 @@ def open_gradients(path: str | Path) -> Gradients:
         RunError: there is no such directory, or it holds neither.
     """
     path = Path(path)
-    if path.is_dir() and (ranks := _probed_ranks(path)):
-        return _Probed(path, ranks)
-    return _Recorded(open_run(path))
+    if not path.is_dir():
+        return _Recorded(open_run(path))
+    if _has_summaries(path):  # of msprobe's grad_probe
+        return _Probed(path, {layout.rank_number(path.absolute().name) or 0: path})
+    try:
+        of_ranks = layout.rank_directories(path)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise RunError.saying("error.unread", path=path, why=why) from None
+    probed = {rank: of_rank for rank, of_rank in of_ranks.items() if _has_summaries(of_rank)}
+    return _Probed(path, probed) if probed else _Recorded(open_run(path))
+
+
+#: Where gradients are read from. `places()` returns every (step, rank), in order, `at(step, rank)`
+#: the gradients of one, as they were recorded; `problems` is what could not be read so far.
+Gradients: TypeAlias = "_Recorded | _Probed"
 
 
 class _Recorded:
@@ -169,8 +164,7 @@ def gradients_of(entry: Entry, files: Locator) -> list[Gradient]:
 
 def parameter_of(entry: Entry, record: Record) -> str:
     """Return the name of a parameter in its network, of a record of it or of its gradient."""
-    own = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), record.path)
-    return network_name(entry.cell, own)
+    return network_name(entry.cell, plain_path(record.path))
 
 
 class _Probed:
@@ -234,18 +228,6 @@ def _msprobe_signs(file: Path) -> np.ndarray:
     if signs.dtype != np.bool_:
         raise ArrayFileError.saying("unread.no_signs", held=signs.dtype.name)
     return signs
-
-
-def _probed_ranks(path: Path) -> dict[int, Path]:
-    """Return the ranks of a directory of msprobe's grad_probe; {} if it is none."""
-    if _has_summaries(path):
-        return {layout.rank_number(path.absolute().name) or 0: path}
-    try:
-        ranks = layout.rank_directories(path)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise RunError.saying("error.unread", path=path, why=why) from None
-    return {rank: of_rank for rank, of_rank in ranks.items() if _has_summaries(of_rank)}
 
 
 def _has_summaries(path: Path) -> bool:

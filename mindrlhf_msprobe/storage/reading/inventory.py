@@ -152,7 +152,12 @@ def find_records(
     """
     found = []
     names: dict[str, None] = {}
-    for place, owner, record in _all_records(run, step, rank):
+    entries = ((e, e.name, e.phase, None) for e in run.each_entry(None, step, rank))
+    saves = ((d, d.key, None, d.micro_step) for d in run.key_data(step=step, rank=rank))
+    held: Iterator[tuple[Entry | KeyDatum, str, str | None, int | None]]
+    held = itertools.chain(entries, saves)
+    every = ((*of, record) for of in held for record in of[0].records)
+    for holder, owner, phase, micro_step, record in every:
         if len(names) < 10_000:  # names among which the nearest are looked for
             names[record.name] = names[owner] = None
         if name in (record.name, owner):
@@ -160,6 +165,7 @@ def find_records(
             if leaf.is_tensor and not any(getattr(leaf, of) is not None for of in _STATISTICS):
                 own: dict[str, Any] = {of: statistic_of(record, of) for of in _STATISTICS}
                 record = replace(record, leaf=replace(leaf, **own))  # a tool recorded none
+            place = holder.step, holder.rank, phase, micro_step
             found.append(FoundRecord(*place, record, *values))
     if not found:
         import difflib  # slow to import, and only a mistake needs it
@@ -167,23 +173,11 @@ def find_records(
         known = dict.fromkeys((*run.phases, *run.keys, *names))
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
         hint = message("error.nearest_records", names=", ".join(close)) if close else ""
-        places = (("error.in_step", step), ("error.in_rank", rank))
-        where = message(
-            "error.together", of=[message(code, number=n) for code, n in places if n is not None]
-        )
+        places = {what: n for what, n in (("step", step), ("rank", rank)) if n is not None}
+        of = [message("error.in_place", what=what, number=n) for what, n in places.items()]
+        where = message("error.together", of=of)
         raise RunError.saying("error.no_record", path=run.path, name=name, where=where, hint=hint)
     return found
-
-
-def _all_records(
-    run: Run, step: int | None, rank: int | None
-) -> Iterator[tuple[tuple[int, int, str | None, int | None], str, Record]]:
-    for entry in run.each_entry(None, step, rank):
-        for record in entry.records:
-            yield (entry.step, entry.rank, entry.phase, None), entry.name, record
-    for datum in run.key_data(step=step, rank=rank):
-        for record in datum.records:
-            yield (datum.step, datum.rank, None, datum.micro_step), datum.key, record
 
 
 def _first_values(record: Record) -> tuple[list[Any] | None, Message | None]:
@@ -196,20 +190,6 @@ def _first_values(record: Record) -> tuple[list[Any] | None, Message | None]:
     except ArrayFileError as error:
         file = shortened(os.path.basename(record.location))
         return None, message("unread.of_file", file=file, why=error.said)
-
-
-def _why_no_sketch(record: Record, size: int) -> Message | None:
-    """Return why a sketch cannot be read; only one that does not lie in its file is looked for."""
-    leaf, place = record.leaf, record.leaf.sketch
-    if place is not None and place.why is None and len(HEAD) <= place.offset < size:
-        end = place.offset + size_of(leaf.shape or (), place.block)
-        if end <= size:
-            return None
-    try:
-        record.sketch()
-    except ArrayFileError as error:
-        return message("unread.of_file", file=layout.SKETCH_FILE, why=error.said)
-    return None
 
 
 def file_sizes(directories: Iterable[Path]) -> tuple[dict[str, int], int]:
@@ -241,8 +221,16 @@ def _unreadable(records: Iterable[Record], sizes: Mapping[str, int]) -> Iterator
                     usual[kind] = npy_size(leaf.dtype or "", leaf.shape or ())
             if sizes.get(record.location, -1) != usual[kind]:
                 why = _first_values(record)[1]
-        if why is None and record.sketches is not None:
-            why = _why_no_sketch(record, sizes.get(record.sketches, -1))
+        place = leaf.sketch
+        if why is None and record.sketches is not None and place is not None:
+            # Only one that does not lie in its file is looked for.
+            end = place.offset + size_of(leaf.shape or (), place.block)
+            beyond = end > sizes.get(record.sketches, -1)
+            if place.why is not None or place.offset < len(HEAD) or beyond:
+                try:
+                    record.sketch()
+                except ArrayFileError as error:
+                    why = message("unread.of_file", file=layout.SKETCH_FILE, why=error.said)
         if why is not None:
             yield str(message("unread.of_file_colon", file=record.name, why=why))
 

@@ -11,6 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TypeVar
@@ -58,18 +59,16 @@ def layer_directories(root: Path, unlisted: layout.OnUnlisted) -> Iterator[tuple
         return
     if own_step is None and _holds_entries(root):  # one rank's directory
         step_dir = root.absolute().parent
-        step, rank = layout.step_number(step_dir.name), layout.rank_number(root.absolute().name)
-        phase = UNNAMED_PHASE if step is None else phase_name(step_dir.parent)
-        yield LayerPlace(phase, step or 0, rank or 0), root
+        own_step, rank = layout.step_number(step_dir.name), layout.rank_number(root.absolute().name)
+        phase = UNNAMED_PHASE if own_step is None else phase_name(step_dir.parent)
+        yield LayerPlace(phase, own_step or 0, rank or 0), root
         return
     ours = bool(layout.manifests(root))
     found: list[tuple[LayerPlace, Path]] = []
-    for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
+    for step, step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
         phase_dir = step_dir.parent
         if phase_dir.parent == root and phase_dir.name == layout.KEY_DATA_DIR:
             continue
-        step = layout.step_number(step_dir.name)
-        assert step is not None
         if phase_dir == root:
             # A run's own directory may be called as it likes; that of a phase holds no manifest.
             phase = UNNAMED_PHASE if ours else phase_name(root)
@@ -129,7 +128,17 @@ def _ranks_of(
 ) -> Iterator[tuple[LayerPlace, Path]]:
     ranks = layout.rank_directories(step_dir, links=True, unlisted=unlisted)
     for rank, path in ranks.items():
-        if _holds_entries(path) or _held_entries(path):
+        holds = _holds_entries(path)
+        if not holds:  # but maybe what stood beside entries that are gone
+            with suppress(OSError):
+                beside = (layout.STACK_FILE, layout.CONSTRUCT_FILE)
+                holds = any((path / name).is_file() for name in beside)
+                # Tensors of which a list is kept are those of a process that was killed before the
+                # first entry.
+                if not (holds or (path / layout.TENSOR_LIST).exists()):
+                    with os.scandir(path / layout.TENSOR_DIR) as found:
+                        holds = any(item.name.endswith(".npy") for item in found)
+        if holds:
             yield LayerPlace(phase, step, rank), path
 
 
@@ -138,22 +147,6 @@ def _holds_entries(directory: Path) -> bool:
         return any((directory / name).is_file() for name in (layout.JOURNAL_FILE, layout.DUMP_FILE))
     except OSError:  # reading it will say why
         return True
-
-
-def _held_entries(directory: Path) -> bool:
-    """Return whether a directory holds what stands beside entries, and no entries any more.
-
-    Tensors of which a list is kept are those of a process that was killed before the first entry.
-    """
-    try:
-        if any((directory / f).is_file() for f in (layout.STACK_FILE, layout.CONSTRUCT_FILE)):
-            return True
-        if (directory / layout.TENSOR_LIST).exists():
-            return False
-        with os.scandir(directory / layout.TENSOR_DIR) as found:
-            return any(item.name.endswith(".npy") for item in found)
-    except OSError:
-        return False
 
 
 def key_data_directories(
@@ -165,9 +158,7 @@ def key_data_directories(
     micro-step beside others is taken for micro-step 0, or where there is one, for the last.
     """
     data = root / layout.KEY_DATA_DIR
-    for step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
-        step = layout.step_number(step_dir.name)
-        assert step is not None
+    for step, step_dir in layout.step_directories(root, links=True, unlisted=unlisted):
         key = step_dir.parent.name
         in_a_network, of_a_key = step_dir.parent == root, step_dir.parent.parent == data
         if not (in_a_network or of_a_key):
@@ -234,21 +225,14 @@ def _saves_in(directory: Path, key: str | None, _changed: int) -> dict[str, list
     found: dict[str, list[Save]] = {}
     times: Counter[str] = Counter()
     for _, stem, name in sorted(files):
-        own, path = _parts(stem, key)
-        if own is None:
-            continue
+        own, _, path = stem.partition(".")
+        if key is not None:
+            if stem != key and not stem.startswith(f"{key}."):
+                continue
+            own, path = key, stem[len(key) + 1 :]
         saves = found.setdefault(own, [])
         while len(saves) <= times[stem]:
             saves.append({})
         saves[times[stem]][path] = name
         times[stem] += 1
     return found
-
-
-def _parts(stem: str, key: str | None) -> tuple[str | None, str]:
-    if key is None:
-        name, _, path = stem.partition(".")
-        return name, path
-    if stem == key:
-        return key, ""
-    return (key, stem[len(key) + 1 :]) if stem.startswith(f"{key}.") else (None, "")

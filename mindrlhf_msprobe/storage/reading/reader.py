@@ -12,7 +12,7 @@ import heapq
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from functools import cached_property
@@ -56,7 +56,6 @@ from mindrlhf_msprobe.storage.manifest.run_file import (
     expected_ranks,
     stop_of,
 )
-from mindrlhf_msprobe.storage.manifest.thinned import Others
 from mindrlhf_msprobe.storage.place import AnyPlace, KeyPlace, LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum, is_ours, read_key_datum
 from mindrlhf_msprobe.storage.reading.places import (
@@ -132,9 +131,8 @@ class Run:
             raise RunError.saying("error.unread", path=path, why=error.strerror or error) from None
         self._use([*self._read_manifests()])
         files = self.run_files
-        others = Others(path, (name for file in files for name in file.others or ()))
-        self._find_layers(others)
-        self._find_key_data(others)
+        others = {path / name for file in files for name in file.others or ()}
+        self._find(others)
         unlisted = [*self.problems]
         for problem in missing(path, files, self._layer_dirs, self._key_dirs):
             if not any(known.covers(problem) for known in unlisted):
@@ -180,10 +178,8 @@ class Run:
             for at, directory in known.places(self.path, self._problem):
                 if isinstance(at, KeyPlace):
                     self._key_dirs[at] = directory
-                    continue
-                if at in self._layer_dirs:
-                    self._problem(Problem(directory, message("unread.same_place"), *at))
-                self._layer_dirs.setdefault(at, directory)
+                else:
+                    self._add_layer(at, directory)
             if self._layer_dirs or self._key_dirs or self.problems:
                 self._format = known
                 return
@@ -199,20 +195,19 @@ class Run:
         self._listed = {file.rank: file.recorded for file in of_ranks}
         self.__dict__.pop("_of_rank", None)
 
-    def _find_layers(self, others: Others) -> None:
-        """Find the directories of layer data."""
-        for at, directory in layer_directories(self.path, self._unlisted):
-            if self.is_thinned(thinned.LAYERS, at):
+    def _find(self, others: Collection[Path]) -> None:
+        """Find the directories of layer data and of key data.
+
+        Args:
+            others: directories that no run recorded, as the manifests say.
+        """
+        for layer, directory in layer_directories(self.path, self._unlisted):
+            if self.is_thinned(thinned.LAYERS, layer):
                 continue
             if directory in others and not (directory / layout.JOURNAL_FILE).exists():
                 self.left_out.append(directory)
                 continue
-            if at in self._layer_dirs:
-                self._problem(Problem(directory, message("unread.same_place"), *at))
-            self._layer_dirs.setdefault(at, directory)
-
-    def _find_key_data(self, others: Others) -> None:
-        """Find the directories of key data."""
+            self._add_layer(layer, directory)
         for at, directory in key_data_directories(self.path, self._unlisted):
             if self.is_thinned(thinned.KEY_DATA, at):
                 continue
@@ -224,6 +219,11 @@ class Run:
                 why = message("unread.same_place", save=True)
                 self._problem(Problem(directory, why, None, at.step, at.rank, True, at.key))
             self._key_dirs.setdefault(at, directory)
+
+    def _add_layer(self, at: LayerPlace, directory: Path) -> None:
+        if at in self._layer_dirs:
+            self._problem(Problem(directory, message("unread.same_place"), *at))
+        self._layer_dirs.setdefault(at, directory)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -483,20 +483,17 @@ class Run:
         network = self.network_of(phase, rank)
         names = [phase] if network is None else network.phases or []
         found = next(filter(None, (self.initial_weights(name, rank) for name in names)), None)
-        if found is None and (network is None or self._is_roles_own(network, rank)):
-            found = self.initial_weights(role, rank)
-        return found or {}
-
-    def _is_roles_own(self, network: Network, rank: int) -> bool:
-        """Return whether the weights that stand under a role can be of no other network of it."""
-        others = [
-            other
-            for file in self._files_of(rank)
-            for other in file.networks
-            if other.role == network.role
-            and not any(self.initial_weights(name, rank) for name in other.phases or ())
-        ]
-        return [other.json for other in others] == [network.json]
+        if found is None and network is not None:
+            # Those that stand under the role may be of another network of it.
+            others = [
+                other.json
+                for file in self._files_of(rank)
+                for other in file.networks
+                if other.role == network.role
+                and not any(self.initial_weights(name, rank) for name in other.phases or ())
+            ]
+            found = None if others == [network.json] else {}
+        return self.initial_weights(role, rank) if found is None else found
 
     def network_of(self, phase: str, rank: int = 0) -> Network | None:
         """Return the network that ran in a phase; None if that is not known, or several did.

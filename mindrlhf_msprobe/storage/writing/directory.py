@@ -100,15 +100,23 @@ class RankLock:
             return True
         while True:
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-            if not _locked(file):
-                os.close(file)
-                return False
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EACCES, errno.EAGAIN):
+                    os.close(file)
+                    return False
             if _is_at(file, self._path):  # not removed by its last holder meanwhile
                 break
             os.close(file)
         self._file = file
         self._held[self._path] = os.getpid(), file
-        self._ours = _says_who_holds_it(file)
+        try:  # new, or one that a process left when it was killed
+            text = os.pread(file, _MOST_SAID, 0)
+            found = json.loads(text) if text else {"pid": 0}
+        except (OSError, ValueError):
+            found = None
+        self._ours = isinstance(found, dict) and "pid" in found
         holder = {"pid": os.getpid(), "host": platform.node(), "world": world_of()}
         with suppress(OSError):
             if self._ours:
@@ -149,23 +157,19 @@ class RankLock:
             return self._root
         except OSError:  # that it cannot be looked at now says nothing; writing there will
             return None
-        if self._file is None or self._is_as_written(self._file):  # or another probe's, of here
+        if self._file is None:  # or another probe's, of here
+            return None
+        try:  # another job writes into the same one where the file system has no locks
+            at = _is_at(self._file, self._path)
+            if at and os.pread(self._file, _MOST_SAID, 0) == self._said:
+                return None
+        except OSError:
             return None
         with suppress(OSError):
             if not os.path.lexists(self._path):
                 self._close()
                 return None if self.acquire() else self._path
         return self._path
-
-    def _is_as_written(self, file: int) -> bool:
-        """Return whether the lock's file stands there with what was written into it.
-
-        Another job writes into the same one where the file system has no locks.
-        """
-        try:
-            return _is_at(file, self._path) and os.pread(file, _MOST_SAID, 0) == self._said
-        except OSError:
-            return True
 
     def is_held(self) -> bool:
         """Return whether a process holds the lock now, this one or another."""
@@ -175,12 +179,17 @@ class RankLock:
         """Return whether another process holds the lock now."""
         if self._is_held_here():
             return False
+        # It is not taken for a moment: fcntl(2).
+        query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         try:
             file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError:
             return False
         try:
-            return _is_locked(file)
+            answer = fcntl.fcntl(file, fcntl.F_GETLK, query)
+            return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+        except OSError:
+            return False
         finally:
             os.close(file)
 
@@ -204,34 +213,6 @@ class RankLock:
         if isinstance(pid, int) and isinstance(host, str) and host.isprintable():
             return message("error.held_by", pid=pid, host=host)
         return message("error.held_by_another")
-
-
-def _says_who_holds_it(file: int) -> bool:
-    """Return whether a file is a lock's: new, or one that a process left when it was killed."""
-    try:
-        text = os.pread(file, _MOST_SAID, 0)
-        said = json.loads(text) if text else {"pid": 0}
-    except (OSError, ValueError):
-        return False
-    return isinstance(said, dict) and "pid" in said
-
-
-def _locked(file: int) -> bool:
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EACCES, errno.EAGAIN)
-    return True
-
-
-def _is_locked(file: int) -> bool:
-    """Return whether another process holds the lock, without taking it for a moment: fcntl(2)."""
-    query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    try:
-        answer = fcntl.fcntl(file, fcntl.F_GETLK, query)
-    except OSError:
-        return False
-    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
 
 
 def _is_at(file: int, path: Path) -> bool:
@@ -314,15 +295,14 @@ class Removal:
         if _is_file(listing := directory / layout.TENSOR_LIST):  # plain names lead nowhere else
             lines = listing.read_bytes().decode("utf-8", errors="replace").splitlines()
             listed = {line for line in lines if re.fullmatch(r"[A-Za-z0-9_.:-]+\.npy", line)}
-        if is_journal(journal):
-            if _is_directory(tensors):
-                listed |= _tensors_in(journal)
-            _unlink(directory, [*_OF_MSPROBE, layout.JOURNAL_FILE])
         if _is_directory(tensors):
             _unlink(tensors, listed)
+        self.remove_tensors(directory)
+        if is_journal(journal):
+            _unlink(directory, [*_OF_MSPROBE, layout.JOURNAL_FILE])
+        elif _is_directory(tensors):
             self._remove_if_empty(tensors)
         _unlink(directory, [layout.TENSOR_LIST])
-        _remove_sketches(directory)
 
     def _remove_if_empty(self, directory: Path) -> None:
         """Remove a directory with nothing but temporary files of ours in it; else note the rest."""

@@ -70,7 +70,8 @@ class PhaseFiles:
         self.directory = directory
         self._tensors = directory / layout.TENSOR_DIR
         self._report = report
-        self._journal: _Journal | None = None
+        self._journal: int | None = None  # a file of whole lines, which is appended to
+        self._size = 0  # its bytes
         self._dump = _Dump(directory / layout.DUMP_FILE, task, level)
         self._list: int | None = None  # names the tensors before they are written
         self._of_others: set[str] = set()  # what stood here, and in the tensors' directory, before
@@ -87,7 +88,8 @@ class PhaseFiles:
         """
         if self._journal is None:
             self._make_directory()
-            self._journal = _Journal(self.directory / layout.JOURNAL_FILE)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+            self._journal = os.open(self.directory / layout.JOURNAL_FILE, flags, 0o666)
         stacks: dict[tuple[str, ...], int] = {}  # those that come for the first time
         written: list[tuple[bytes, bytes]] = []
         for line in entries:
@@ -99,7 +101,12 @@ class PhaseFiles:
             if first:
                 stack = stacks[frames] = len(self._stacks) + len(stacks)
             written.append(line.to_bytes(stack, first=first))
-        size = self._journal.append(b"".join(line for line, _ in written))
+        try:
+            size = write_all(self._journal, b"".join(line for line, _ in written))
+        except OSError:  # what cannot be written whole leaves nothing
+            os.ftruncate(self._journal, self._size)
+            raise
+        self._size += size
         self._stacks.update(stacks)
         for line, (_, values) in zip(entries, written):
             self._entries.append((line.seq, line.entry, line.parent, line.frames))
@@ -151,10 +158,11 @@ class PhaseFiles:
 
     def finish(self) -> int:
         """Close the journal and put dump.json, stack.json and construct.json in place."""
-        self._close_files()
-        if self._journal is None:
+        has_entries = self._journal is not None
+        in_place = self._close_files()
+        if not has_entries:
             return 0
-        if self._journal.close():
+        if not in_place:
             gone = FileNotFoundError(message("fault.removed", directory=str(self.directory)))
             self._report(ENTRY, gone, len(self._entries))
             self._gone = True
@@ -198,18 +206,24 @@ class PhaseFiles:
 
     def give_up(self) -> int:
         """Leave what is on disk to whoever has it now; return how many entries were written."""
+        self._gone = self._journal is not None
         self._close_files()
-        if self._journal is not None:
-            self._journal.close()
-            self._dump.close()
-            self._gone = True
+        self._dump.close()
         return len(self._entries)
 
-    def _close_files(self) -> None:
-        opened, self._list, self._sketches = (self._list, self._sketches), None, None
+    def _close_files(self) -> bool:
+        """Close them; return whether the journal was not removed, or moved away, meanwhile."""
+        in_place = False
+        if self._journal is not None:
+            with suppress(OSError):
+                there = os.lstat(self.directory / layout.JOURNAL_FILE)
+                in_place = os.path.samestat(os.fstat(self._journal), there)
+        opened = self._list, self._sketches, self._journal
+        self._list = self._sketches = self._journal = None
         for file in opened:
             if file is not None:
                 os.close(file)
+        return in_place
 
     def _make_directory(self) -> None:
         if not self._made:
@@ -231,35 +245,6 @@ class PhaseFiles:
         if self._list is not None:
             write_all(self._list, name.encode() + b"\n")
         return path
-
-
-class _Journal:
-    """An append-only file of whole lines."""
-
-    def __init__(self, path: Path) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-        self._path = path
-        self._file = os.open(path, flags, 0o666)
-        self._size = 0
-
-    def append(self, lines: bytes) -> int:
-        """Write whole lines; what cannot be written whole leaves nothing."""
-        try:
-            size = write_all(self._file, lines)
-        except OSError:
-            os.ftruncate(self._file, self._size)
-            raise
-        self._size += size
-        return size
-
-    def close(self) -> bool:
-        """Close the file and return whether it was removed, or moved away, meanwhile."""
-        try:
-            in_place = os.path.samestat(os.fstat(self._file), os.lstat(self._path))
-        except OSError:
-            in_place = False
-        os.close(self._file)
-        return not in_place
 
 
 class _Dump:
@@ -367,6 +352,7 @@ class Steps:
         keep_bytes: how much this rank keeps on disk: above it old steps are thinned; 0: all.
 
     Attributes:
+        saves: (step, key, directory) of what was saved in open steps, in order.
         lost_in: directory of a phase or a key → the step in which what it held was lost.
         thinning: thins out old steps; None: nothing does.
     """
@@ -384,7 +370,7 @@ class Steps:
         self._manifest, self._ledger, self._report = manifest, ledger, report
         self._made: dict[Path, _Written | None] = {}
         self._last: dict[Path, _Written] = {}  # directory of a phase or a key → file
-        self._saves: dict[tuple[int, str, Path], None] = {}  # (step, key, directory), in order
+        self.saves: dict[tuple[int, str, Path], None] = {}
         self.lost_in: dict[Path, int] = {}
         self.thinning: Thinning | None = None
         if keep_bytes:
@@ -417,15 +403,11 @@ class Steps:
                     raise
         self._made[directory] = None
 
-    def has_save(self, step: int, key: str, directory: Path) -> bool:
-        """Return whether a key was saved into a directory in an open step."""
-        return (step, key, directory) in self._saves
-
     def note_save(self, step: int, key: str, directory: Path) -> None:
         """Note that a key was saved into a directory."""
         file = directory / layout.file_name(key, ".json")
         self._note(layout.key_data_step_dir(self._root, key, step, self._rank), file)
-        self._saves[step, key, directory] = None
+        self.saves[step, key, directory] = None
 
     def is_own(self, directory: Path) -> bool:
         """Return whether a directory of an earlier step lies where this run was recorded into."""
@@ -457,9 +439,9 @@ class Steps:
             for files in ended.values():  # written into what is no longer this run's
                 if count := files.give_up():
                     self._report(ENTRY, error, count)
-            for saved in [saved for saved in self._saves if saved[0] <= step]:
+            for saved in [saved for saved in self.saves if saved[0] <= step]:
                 self._report(message("lost.key_data", key=saved[1]), error, 1)
-                del self._saves[saved]
+                del self.saves[saved]
             if complete or not known:
                 self._report(message("lost.step"), error, 1)
             return
@@ -499,7 +481,7 @@ class Steps:
     def _end_saves(self, step: int) -> None:
         saves: dict[int, Counter[str]] = {}
         own: dict[Path, bool] = {}  # whether a step's directory is where it was
-        for of_step, key, directory in [saved for saved in self._saves if saved[0] <= step]:
+        for of_step, key, directory in [saved for saved in self.saves if saved[0] <= step]:
             step_dir = layout.key_data_step_dir(self._root, key, of_step, self._rank)
             if step_dir not in own:
                 own[step_dir] = self._is_unchanged(self._made.get(step_dir))
@@ -508,7 +490,7 @@ class Steps:
             else:
                 why = message("fault.removed_before_end", directory=str(directory))
                 self._report(message("lost.key_data", key=key), FileNotFoundError(why), 1)
-            del self._saves[of_step, key, directory]
+            del self.saves[of_step, key, directory]
         for of_step, counts in saves.items():
             self._note_recorded(recorded.KEY_DATA, of_step, counts)
 

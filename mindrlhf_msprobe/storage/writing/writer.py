@@ -95,8 +95,12 @@ class Sink:
                     del stored[other]
             self._named.add(name)
             if source is not None:
-                link = partial(files.link, name, source)
-                self._writer.hand_over(_TENSOR, lambda: self._wrote(link()), _LEAF_BYTES)
+
+                def link(source: str = source) -> None:
+                    self._writer.manifest.check()
+                    self._wrote(files.link(name, source))
+
+                self._writer.background.hand_over(_TENSOR, link, _LEAF_BYTES)
                 return name
             if fingerprint:
                 stored[fingerprint] = name
@@ -176,7 +180,11 @@ class Sink:
                 self._sketched.pop(fingerprint, None)
                 report(_SKETCH, error)
             else:
-                self._writer.note_sketch(fingerprint, files.directory, offset, sketch.nbytes)
+                if sketch.nbytes >= _LARGE_SKETCH:
+                    if len(known := self._writer.large_sketches) >= _MOST_SKETCHES:
+                        known.clear()
+                    file = files.directory / layout.SKETCH_FILE
+                    known[fingerprint] = file, offset, sketch.nbytes
         # All together; where that fails, one by one.
         groups = [lines] if lines else []
         while groups:
@@ -244,7 +252,7 @@ class RunWriter:
         self.phases: set[str] = set()  # of which entries were handed over
         self._sinks: dict[tuple[str, int], Sink] = {}  # of phases and steps that have not ended
         # Where the sketches of fingerprints were written, and their bytes.
-        self._large_sketches: dict[str, tuple[Path, int, int]] = {}
+        self.large_sketches: dict[str, tuple[Path, int, int]] = {}
         self._ended = -1  # the last step of which the end was handed over
         self._steps_with_data: set[int] = set()
         self._saves = itertools.count()
@@ -273,20 +281,13 @@ class RunWriter:
         report = self.background.report
         return PhaseFiles(self._steps.make, directory, self.task, report, self.level)
 
-    def note_sketch(self, fingerprint: str, directory: Path, offset: int, size: int) -> None:
-        """Note where the sketch of a tensor was written."""
-        if size >= _LARGE_SKETCH:
-            if len(self._large_sketches) >= _MOST_SKETCHES:
-                self._large_sketches.clear()
-            self._large_sketches[fingerprint] = directory / layout.SKETCH_FILE, offset, size
-
     def copied_sketch(self, fingerprint: str) -> np.ndarray | None:
         """Read the sketch of an equal tensor of another phase or step; None where there is none.
 
         A weight is the same in every phase between two updates, and its sketch takes a thirtieth
         of its bytes.
         """
-        path, offset, size = self._large_sketches.get(fingerprint, (None, 0, 0))
+        path, offset, size = self.large_sketches.get(fingerprint, (None, 0, 0))
         if path is None:
             return None
         try:
@@ -347,7 +348,7 @@ class RunWriter:
                     for name, leaf in files_in(described.get("data")):
                         size += write_json(temporary / f"{name[:-4]}.json", {"data": leaf})
                 size += write_json(temporary / layout.file_name(key, ".json"), described)
-                if self._steps.has_save(step, key, directory):
+                if (step, key, directory) in self._steps.saves:
                     remove_save(directory, key)
                 put_in_place(temporary, directory, last=layout.file_name(key, ".json"))
             except BaseException:
@@ -386,25 +387,27 @@ class RunWriter:
         path = self.root / layout.CONFIGURATIONS_FILE
 
         def write() -> None:
+            self.manifest.check()
             self.ledger.wrote(CONFIGURATIONS, write_json(path, dict(made()), indent=4))
             content = self.manifest.content
             content.recorded = {**content.recorded, recorded.CONFIGURATIONS: True}
             self.manifest.save()
 
-        self._finish(message("lost.configurations"), write)
+        self.background.finish(message("lost.configurations"), write)
 
     def note(self, note: Note) -> None:
         """Put what is said of the run into the manifest; the note says when it is written."""
 
         def write() -> None:
+            self.manifest.check()
             note.put_into(self.manifest)
             if note.written is not Written.WITH_THE_STEP:
                 self.manifest.save()
 
         if note.written is Written.NOW:
-            self._finish(note.lost, write)
+            self.background.finish(note.lost, write)
         else:
-            self.hand_over(note.lost, write)
+            self.background.hand_over(note.lost, write)
 
     def end_step(
         self,
@@ -486,9 +489,14 @@ class RunWriter:
         for array in arrays.values():
             if array.dtype.hasobject:
                 raise ValueError(message("fault.objects", dtype=str(array.dtype)))
+
+        def checked(copies: Mapping[str, np.ndarray]) -> None:
+            self.manifest.check()
+            write(copies)
+
         nbytes = sum(array.nbytes for array in arrays.values())
         if nbytes > self._buffer_bytes:
-            self._finish(what, lambda: write(arrays), nbytes)
+            self.background.finish(what, lambda: checked(arrays), nbytes)
             return
         size = sum(map(self._buffers.size_for, arrays.values()))
         self.background.make_room(size)
@@ -496,28 +504,12 @@ class RunWriter:
 
         def write_copies() -> None:
             try:
-                self.manifest.check()
-                write({name: copy.array for name, copy in copies.items()})
+                checked({name: copy.array for name, copy in copies.items()})
             finally:
                 for copy in copies.values():
                     self._buffers.release(copy)
 
         self.background.hand_over(what, write_copies, size)
-
-    def hand_over(self, what: Message, work: Callable[[], object], size: int = 0) -> None:
-        """Do `work` later, if the directory is then still the one that was claimed."""
-        self.background.hand_over(what, self._in_place(work), size)
-
-    def _finish(self, what: Message, work: Callable[[], object], size: int = 0) -> None:
-        """Do `work`, as `_hand_over`, after all that was handed over, and wait for it."""
-        self.background.finish(what, self._in_place(work), size)
-
-    def _in_place(self, work: Callable[[], object]) -> Callable[[], None]:
-        def checked() -> None:
-            self.manifest.check()
-            work()
-
-        return checked
 
     def refuse_ended(self, step: int) -> None:
         """Raise StepEndedError if a step has ended."""

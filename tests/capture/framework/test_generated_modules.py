@@ -42,18 +42,6 @@ def test_its_source_is_found_without_a_file(tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_process_that_ends_at_once_leaves_nothing(tmp_path):
-    """As one that is killed does: no exit handler runs."""
-    program = (
-        "import os\n"
-        "from mindrlhf_msprobe.capture.framework.generated_modules import load\n"
-        "load('x = 1\\n')\nos._exit(0)\n"
-    )
-    environment = {"TMPDIR": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
-    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
-    assert not [*tmp_path.iterdir()]
-
-
 TRAINING = """
 import sys
 import mindspore as ms

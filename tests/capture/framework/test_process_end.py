@@ -104,16 +104,6 @@ def test_one_who_takes_back_what_he_found_cuts_nobody_off(ends, told, module, na
     assert (heard, ends.reached) == ([error, error], [error, error])
 
 
-def test_with_nobody_else_everything_is_as_it_was(ends, told):
-    before = sys.exit, threading.excepthook
-    _, listener = told
-    for _ in range(3):
-        recorder.listen_to_ends(listener)
-        assert before != (sys.exit, threading.excepthook)
-        recorder.forget_listener(listener)
-        assert before == (sys.exit, threading.excepthook)
-
-
 def test_a_recorder_that_was_never_made_hears_nothing(make_probe, monkeypatch):
     """Under `strict`, a fault while it is made: nothing of it stays in the process."""
 

@@ -1,9 +1,6 @@
 """Graphs that cannot hold probes: they train as without, and what is missing is coverage."""
 
 from collections import namedtuple
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +18,11 @@ Pair = namedtuple("Pair", "first second")
 class Weighted(nn.Cell):
     """Multiplies by a weight what `body` makes of what the cell is given."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.weight = Parameter(Tensor(np.arange(1, 5, dtype=np.float32)), name="weight")
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Multiply."""
         return x * self.weight
 
@@ -33,7 +30,7 @@ class Weighted(nn.Cell):
 class AddsInPlace(Weighted):
     """Changes its argument."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Add, and multiply."""
         x.add_(1)
         return x * self.weight
@@ -42,7 +39,7 @@ class AddsInPlace(Weighted):
 class CopiesInPlace(Weighted):
     """Changes its argument."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Copy, and multiply."""
         x.copy_(x * 3)
         return x * self.weight
@@ -51,7 +48,7 @@ class CopiesInPlace(Weighted):
 class InALoop(Weighted):
     """Changes its argument several times."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Multiply."""
         for _ in range(3):
             x.mul_(2)
@@ -61,7 +58,7 @@ class InALoop(Weighted):
 class OfAView(Weighted):
     """Changes a view of its argument."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Add, and multiply."""
         x.view((4, 3)).add_(1)
         return x * self.weight
@@ -70,13 +67,13 @@ class OfAView(Weighted):
 class OfATuple(Weighted):
     """Changes an element of a tuple."""
 
-    def construct(self, pair: tuple[Tensor, Tensor]) -> Tensor:
+    def construct(self, pair):
         """Add, and multiply."""
         pair[0].add_(1)
         return pair[0] * self.weight
 
 
-def _changed(x: Tensor) -> Tensor:
+def _changed(x):
     x.add_(1)
     return x
 
@@ -84,7 +81,7 @@ def _changed(x: Tensor) -> Tensor:
 class ByAFunction(Weighted):
     """Has a function change its argument."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Add, and multiply."""
         return _changed(x) * self.weight
 
@@ -92,11 +89,11 @@ class ByAFunction(Weighted):
 class Holding(nn.Cell):
     """Holds another cell."""
 
-    def __init__(self, inner: nn.Cell) -> None:
+    def __init__(self, inner):
         super().__init__()
         self.inner = inner
 
-    def construct(self, x: Any) -> Any:
+    def construct(self, x):
         """Call it."""
         return self.inner(x)
 
@@ -104,7 +101,7 @@ class Holding(nn.Cell):
 class Same(nn.Cell):
     """Returns what it is given."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Return it."""
         return x
 
@@ -112,11 +109,11 @@ class Same(nn.Cell):
 class UsedAfter(nn.Cell):
     """Uses what it gave to a cell."""
 
-    def __init__(self, inner: nn.Cell, *, in_tuple: bool = False) -> None:
+    def __init__(self, inner, *, in_tuple=False):
         super().__init__()
         self.inner, self.in_tuple = inner, in_tuple
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Call the cell and add what it was given."""
         given = x * 2
         returned = self.inner((given, x)) if self.in_tuple else self.inner(given)
@@ -126,7 +123,7 @@ class UsedAfter(nn.Cell):
 class ChangedByCaller(Assembled, same=Same, last=Weighted):
     """Changes what a cell returned, which is what it was given."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Call the cell, change its output and use its input."""
         given = x * 2
         returned = self.same(given)
@@ -137,7 +134,7 @@ class ChangedByCaller(Assembled, same=Same, last=Weighted):
 class CopiesIntoCache(Weighted):
     """Changes a Parameter that it is given."""
 
-    def construct(self, cache: Parameter, x: Tensor) -> Tensor:
+    def construct(self, cache, x):
         """Keep the product, and add what is kept."""
         cache.copy_(x * self.weight)
         return x * self.weight + cache
@@ -146,23 +143,21 @@ class CopiesIntoCache(Weighted):
 class HoldsCache(nn.Cell):
     """Holds the Parameter."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.inner = CopiesIntoCache()
         self.cache = Parameter(ops.ones((3, 4)), name="cache", requires_grad=False)
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Call the cell and read the Parameter."""
         return self.inner(self.cache, x) * 2 + self.cache
 
 
-def trained(
-    network: nn.Cell, settings: dict[str, Any] | None, path: Path, *, jit: bool = False
-) -> list[bytes]:
+def trained(network, settings, path, *, jit=False):
     """Train for two steps and return the bits of losses, gradients and weights."""
     optimizer = nn.SGD(network.trainable_params(), 0.01)
 
-    def loss_of(x: Tensor) -> Tensor:
+    def loss_of(x):
         return network(x).sum()
 
     section = {"msprobe": settings is not None, "actor_train_dump": True, "step_end": 9}
@@ -181,13 +176,13 @@ def trained(
     return bits + [each.asnumpy().tobytes() for each in network.get_parameters()]
 
 
-def reasons(path: Path) -> dict[str, set[str]]:
+def reasons(path):
     """Return the codes of what `coverage.graph_mode` says of each cell."""
     found = open_run(path).coverage().get("graph_mode", {}).get("actor", {})
     return {cell: {why.code.partition(".")[2] for why in whys} for cell, whys in found.items()}
 
 
-def _in_place() -> Iterator[Any]:
+def _in_place():
     for changing in (AddsInPlace, CopiesInPlace, InALoop, OfAView, ByAFunction):
         yield pytest.param(lambda c=changing: UsedAfter(c()), id=changing.__name__)
     yield pytest.param(lambda: UsedAfter(OfATuple(), in_tuple=True), id="tuple")
@@ -227,7 +222,7 @@ def test_without_gradients_a_change_in_place_is_recorded(run_phase):
 class TakesPair(Weighted):
     """Takes and returns a named tuple."""
 
-    def construct(self, pair: Pair) -> Pair:
+    def construct(self, pair):
         """Multiply its first element."""
         return Pair(pair.first * self.weight, pair.second)
 
@@ -235,7 +230,7 @@ class TakesPair(Weighted):
 class MakesPair(Assembled, inner=lambda: Holding(TakesPair())):
     """Gives a named tuple to a cell."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Call it."""
         returned = self.inner(Pair(x, x * 2))
         return returned.first + returned.second
@@ -244,7 +239,7 @@ class MakesPair(Assembled, inner=lambda: Holding(TakesPair())):
 class TakesSparse(Weighted):
     """Takes and returns a COOTensor."""
 
-    def construct(self, sparse: Any, x: Tensor) -> tuple[Any, Tensor]:
+    def construct(self, sparse, x):
         """Multiply."""
         return sparse, x * self.weight
 
@@ -252,7 +247,7 @@ class TakesSparse(Weighted):
 class MakesSparse(Assembled, inner=TakesSparse):
     """Gives a COOTensor to a cell."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Call it."""
         indices = Tensor([[0, 1], [1, 2]], ms.int32)
         sparse, returned = self.inner(ms.COOTensor(indices, x[0, :2], (3, 4)), x)
@@ -262,7 +257,7 @@ class MakesSparse(Assembled, inner=TakesSparse):
 class ReturnsNone(Assembled, first=Weighted, last=Weighted):
     """Returns a dict with None in it."""
 
-    def construct(self, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    def construct(self, x):
         """Multiply."""
         y = self.last(self.first(x))
         return y, {"twice": y * 2, "none": None}
@@ -271,7 +266,7 @@ class ReturnsNone(Assembled, first=Weighted, last=Weighted):
 class TakesNone(Assembled, inner=ReturnsNone):
     """Uses a dict with None in it."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Call a cell."""
         y, named = self.inner(x)
         return y + named["twice"]
@@ -303,7 +298,7 @@ def test_what_does_not_compile_with_probes_trains_without(tmp_path, make, settin
 class Wrong(Weighted):
     """Does not compile, with probes or without."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Multiply what cannot be multiplied."""
         return ops.matmul(x, self.weight * x)
 
@@ -322,9 +317,7 @@ def test_errors_of_the_training_are_its_own(tmp_path, jit):
 class Mixed(Weighted):
     """Takes and returns what is no tensor, too."""
 
-    def construct(
-        self, x: Tensor, text: str = "text", flag: bool = True, named: Any = None
-    ) -> tuple[Any, ...]:
+    def construct(self, x, text="text", flag=True, named=None):
         """Multiply."""
         y = x * self.weight
         return y, text, flag, {"deep": (y, [y, None, 2])}, [], named
@@ -333,7 +326,7 @@ class Mixed(Weighted):
 class TakesMixed(Assembled, inner=Mixed):
     """Uses it."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Call it in two ways."""
         first = self.inner(x)
         second = self.inner(x, "q", flag=False, named={"x": (x, [1, x])})
@@ -352,7 +345,7 @@ def test_hooks_are_no_part_of_jitted_code(tmp_path):
 class Summed(Holding):
     """A network's output as one number."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Add it up."""
         return self.inner(x).sum()
 
@@ -360,20 +353,20 @@ class Summed(Holding):
 class TrainStep(nn.Cell):
     """Trains, and returns what it does not know as None, as MindFormers' wrappers do."""
 
-    def __init__(self, network: nn.Cell) -> None:
+    def __init__(self, network):
         super().__init__()
         self.loss = Summed(network)
         self.optimizer = nn.SGD(network.trainable_params(), 0.01)
         self.gradients = ops.GradOperation(get_by_list=True)
 
-    def construct(self, x: Tensor) -> tuple[Tensor, Any]:
+    def construct(self, x):
         """Train for one step; Python makes None while the graph runs."""
         loss = self.loss(x)
         gradients = self.gradients(self.loss, self.optimizer.parameters)(x)
         return ops.depend(loss, self.optimizer(gradients)), None
 
 
-def one_step(step: TrainStep, network: nn.Cell, tmp_path: Path, *, on: bool = True) -> Any:
+def one_step(step, network, tmp_path, *, on=True):
     """Train for one step in graph mode, recorded or not."""
     section = {"msprobe": on, "actor_train_dump": True, "dump_path": str(tmp_path / "run")}
     with in_mode(ms.GRAPH_MODE), Probe.from_config(section) as probe:
@@ -405,7 +398,7 @@ def test_a_step_that_returns_none_is_recorded(tmp_path, inner):
 class Picks(Weighted):
     """Picks elements, which MindSpore differentiates by operators that scatter."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Multiply what is picked in several ways."""
         y = x * self.weight
         rows = Tensor([[0, 1], [2, 3]], ms.int32)
@@ -416,7 +409,7 @@ class Picks(Weighted):
 class SkipsUpdates(TrainStep):
     """Updates weights where nothing overflowed."""
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Train for one step."""
         loss = self.loss(x)
         gradients = self.gradients(self.loss, self.optimizer.parameters)(x)

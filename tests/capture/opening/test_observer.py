@@ -1,6 +1,5 @@
 """An observer of calls: what it is told, and what the training gets from it."""
 
-import mindspore as ms
 import numpy as np
 import pytest
 from helpers.small_networks import Assembled
@@ -41,12 +40,6 @@ class Noting(CallObserver):
             raise RuntimeError("a fault of the observer")
         return _Noted(self, name)
 
-    def gradients_ended(self, entry):
-        self.told.append(("gradients", entry))
-
-    def close(self):
-        self.told.append(("close",))
-
 
 class _Noted(ObservedCall):
     def __init__(self, observer, name):
@@ -81,21 +74,6 @@ def numbers(rows=2):
     return Tensor(np.ones((rows, 3), np.float32))
 
 
-def test_it_is_told_of_recorded_cells_and_of_every_operator(observed):
-    """Operators have an entry only where they are recorded."""
-    inner = "Cell.inner.Inner.forward.0"
-    for level, entry in (("L0", None), ("mix", "Functional.tanh.0.forward")):
-        _, told = observed(Noting(), lambda n: n(numbers()), level=level, existing="overwrite")
-        begin = told.index(("begins", "inner", inner))
-        assert told[begin : begin + 4] == [
-            ("begins", "inner", inner),
-            ("begins", "tanh", entry),
-            ("ended", "tanh"),
-            ("ended", "inner"),
-        ]
-        assert told[-1] == ("close",)
-
-
 def test_the_training_goes_on_with_what_it_hands_on(observed):
     """Of an operator and of a cell; what is around it gets that."""
     seven = Tensor(np.full((2, 3), 7, np.float32))
@@ -117,12 +95,6 @@ def test_it_is_told_that_a_call_raised(observed):
     _, told = observed(Noting(), caught)
     ends = [one for one in told if one[0] in ("ended", "raised") and one[1] in ("inner", "root")]
     assert ends == [("raised", "inner"), ("raised", "root"), ("ended", "inner"), ("ended", "root")]
-
-
-def test_it_is_told_when_no_more_gradients_come(observed):
-    """By the backward entry."""
-    _, told = observed(Noting(), lambda n: ms.grad(lambda x: n(x).sum())(numbers()))
-    assert ("gradients", "Cell.inner.Inner.backward.0") in told
 
 
 def test_its_faults_do_not_reach_the_training(observed):

@@ -6,17 +6,12 @@ import types
 
 import helpers.small_networks  # noqa: F401  (sets the device)
 import pytest
-from mindspore import Tensor, mint, ops
+from mindspore import mint, ops
 from mindspore.communication import comm_func
 from mindspore.mint import distributed
 from mindspore.mint.nn import functional
 
-from mindrlhf_msprobe.capture.operators.inventory import (
-    find_operator,
-    installed_operators,
-    operator_of,
-    primitive_classes,
-)
+from mindrlhf_msprobe.capture.operators.inventory import find_operator, installed_operators
 
 #: What programs call all the time, in every supported MindSpore.
 USUAL = [
@@ -110,11 +105,3 @@ def test_functions_that_others_put_in_their_place_are_not_taken_for_mindspores(m
         assert found.original.__module__.startswith("mindspore.")
     finally:
         installed_operators.cache_clear()
-
-
-def test_primitives_are_known_by_their_class():
-    """Each class that is called in a way of its own is among those that are looked at."""
-    assert operator_of(ops.Softmax).full_name == "Primitive.Softmax"
-    assert operator_of(ops.Depend) is None
-    assert ops.Primitive in set(primitive_classes())
-    assert Tensor not in set(primitive_classes())

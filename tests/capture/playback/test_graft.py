@@ -244,15 +244,34 @@ def test_what_cannot_be_put_in_is_refused_at_the_start(healthy, tmp_path):
         start(**{"from": str(statistics)})
 
 
-def test_a_compiled_network_is_refused(healthy, tmp_path):
+@pytest.fixture
+def graph_mode():
+    """Networks are compiled."""
+    ms.set_context(mode=ms.GRAPH_MODE)
+    yield
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+def test_what_a_compiled_network_returns_is_not_put_in(healthy, tmp_path, graph_mode):
     graft = {"from": str(healthy), "entries": [DOWN]}
     config = {**CONFIG, "dump_path": str(tmp_path / "b"), "graft": graft, "strict": True}
-    network = Policy(1)
     with Probe.from_config(config) as probe:
-        ms.set_context(mode=ms.GRAPH_MODE)
-        try:
-            probe.watch(actor=network)
-            with pytest.raises(UsageError, match="compiled"), probe.phase("actor_compute_log_prob"):
-                pass
-        finally:
-            ms.set_context(mode=ms.PYNATIVE_MODE)
+        probe.watch(actor=Policy(1))
+        with pytest.raises(UsageError, match="compiled"), probe.phase("actor_compute_log_prob"):
+            pass
+
+
+def test_parameters_are_put_into_a_compiled_network(healthy, tmp_path, graph_mode):
+    tokens = ms.Tensor([[1, 2, 3]], ms.int32)
+    right, network = Policy(1)(tokens).asnumpy(), Policy(2)
+    assert (Policy(2)(tokens).asnumpy() != right).any()
+    graft = {"from": str(healthy), "entries": cells_of(healthy, "parameters"), "what": "parameters"}
+    config = {**CONFIG, "dump_path": str(tmp_path / "b"), "graft": graft, "strict": True}
+    with Probe.from_config(config) as probe:
+        probe.watch(actor=network)
+        with probe.phase("actor_compute_log_prob"):
+            assert (network(tokens).asnumpy() == right).all()
+        probe.step()
+    (note,) = json.loads((tmp_path / "b" / "run.json").read_text())["grafted"]
+    assert note["put_in"] == 21
+    assert not note["left_out"]

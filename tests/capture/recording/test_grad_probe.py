@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +16,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindrlhf_msprobe import ConfigError, Probe, ProbeConfig, compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.storage.arrays.npy import open_npy
-from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.reading.gradients import Gradient, open_gradients
-from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.reading.gradients import open_gradients
 from mindrlhf_msprobe.trends.similarity import Measure, compare_gradients
 
 PHASE = "actor_update"
@@ -31,7 +26,7 @@ BOUNDS = (-1.0, 0.0, 1.0)
 class Holds(nn.Cell):
     """Holds parameters and never runs."""
 
-    def __init__(self, **values: Tensor) -> None:
+    def __init__(self, **values):
         super().__init__()
         for name, value in values.items():
             setattr(self, name, Parameter(value, name=name))
@@ -40,11 +35,11 @@ class Holds(nn.Cell):
 class Takes(nn.Cell):
     """Stands for an optimizer: takes whatever gradients it is given."""
 
-    def __init__(self, network: nn.Cell) -> None:
+    def __init__(self, network):
         super().__init__()
         self.parameters = network.trainable_params()
 
-    def construct(self, gradients: Any) -> int:
+    def construct(self, gradients):
         """Update nothing."""
         return len(gradients)
 
@@ -52,7 +47,7 @@ class Takes(nn.Cell):
 class Tied(nn.Cell):
     """Two layers that share a weight, and a scalar."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first = nn.Dense(4, 4, weight_init=tensor(4, 4), has_bias=False)
         self.second = nn.Dense(4, 4, weight_init=tensor(4, 4, start=-0.7), has_bias=False)
@@ -60,27 +55,18 @@ class Tied(nn.Cell):
         self.again.weight = self.first.weight
         self.scale = Parameter(Tensor(1.5, ms.float32), name="scale")
 
-    def construct(self, x: Tensor) -> Tensor:
+    def construct(self, x):
         """Return a loss."""
         return (self.again(ops.tanh(self.second(self.first(x)))) * self.scale).mean()
 
 
 @pytest.fixture(autouse=True)
-def _pynative() -> Iterator[None]:
+def _pynative():
     yield
     ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
-def train(
-    probe: Probe,
-    *,
-    steps: int = 2,
-    passes: int = 1,
-    updates: int = 1,
-    watched: bool = True,
-    outside: bool = False,
-    flipped_from: int = 99,
-) -> list[bytes]:
+def train(probe, *, steps=2, passes=1, updates=1, watched=True, outside=False, flipped_from=99):
     """Train `Tied`, and return the bits of its losses and, at the end, of its weights.
 
     Args:
@@ -114,11 +100,11 @@ def train(
 
 
 @pytest.fixture
-def run_of(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+def run_of(tmp_path):
     """Return a function that trains with the task and opens the run."""
-    probes: list[Probe] = []
+    probes = []
 
-    def record(name: str, mode: str = "pynative", settings: Any = None, **trained: Any) -> Run:
+    def record(name, mode="pynative", settings=None, **trained):
         on = {"msprobe": True, "actor_train_dump": True, "step_end": 9, "strict": True}
         on |= {"dump_path": str(tmp_path / name), "task": "grad_probe", **(settings or {})}
         ms.set_context(mode=MODES[mode])
@@ -132,11 +118,11 @@ def run_of(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         probe.close()
 
 
-def gradients(run: Run, step: int = 0) -> list[Gradient]:
+def gradients(run, step=0):
     return open_gradients(run.path).at(step, 0)
 
 
-def leaf_of(gradient: Gradient) -> Leaf:
+def leaf_of(gradient):
     assert gradient.record is not None
     return gradient.record.leaf
 
@@ -262,7 +248,7 @@ def test_what_entered_earlier_is_recorded_as_with_statistics(run_of):
     """The layers' entries are there as they are with task: statistics."""
     with_task, plain = run_of("a", steps=1), run_of("b", steps=1, settings={"task": "statistics"})
 
-    def layers(run: Run) -> list[Any]:
+    def layers(run):
         return [
             (entry.name, record.name, record.leaf)
             for entry in run.entries()
@@ -273,7 +259,7 @@ def test_what_entered_earlier_is_recorded_as_with_statistics(run_of):
     assert layers(with_task) == layers(plain)
 
 
-def test_gradients_need_backward_entries() -> None:
+def test_gradients_need_backward_entries():
     """A configuration that records no gradients is refused."""
     with pytest.raises(ConfigError, match=r"directions: \[backward\]"):
         ProbeConfig(task="grad_probe", directions=["forward"])

@@ -5,7 +5,6 @@ import dataclasses
 import enum
 import os
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 from helpers.programs import read_json
 
-from mindrlhf_msprobe import Probe, UsageError, open_run
+from mindrlhf_msprobe import UsageError, open_run
 
 
 class Mode(enum.Enum):
@@ -42,17 +41,17 @@ class Optimizer:
 class WithToDict:
     """An object that describes itself, as transformers' and mindformers' configurations do."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self):
         return {"hidden": 16, "dtype": np.float16}
 
 
 class BrokenToDict:
     """An object whose to_dict raises."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self):
         raise RuntimeError("no")
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return "BrokenToDict()"
 
 
@@ -60,17 +59,17 @@ class Liar:
     """An object that says it is a text."""
 
     @property
-    def __class__(self) -> Any:
+    def __class__(self):
         return str
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return "Liar()"
 
 
 class BrokenRepr:
     """An object that cannot be printed."""
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         raise RuntimeError("no")
 
 
@@ -81,24 +80,24 @@ class Plain:
 class Endless:
     """An object whose to_dict leads back to it."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self):
         return {"a": self, "b": self}
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         return "Endless()"
 
 
-class Unwritable(dict):  # type: ignore[type-arg]
+class Unwritable(dict):
     """A mapping that breaks in the middle, and is read item by item."""
 
-    def items(self) -> Any:
+    def items(self):
         yield "first", 1
         raise RuntimeError("broken in the middle")
 
 
-def cycle() -> Any:
+def cycle():
     """Return a dict and a list that hold each other, twice."""
-    knot: dict[str, Any] = {}
+    knot = {}
     knot["list"] = [knot, knot]
     knot["again"] = knot
     return knot
@@ -108,10 +107,10 @@ MASKED = np.ma.array([[1, 2], [3, 4]], mask=[[False, True], [False, False]])
 
 
 @pytest.fixture
-def kept(make_probe: Callable[..., Probe], tmp_path: Path) -> Callable[..., Any]:
+def kept(make_probe, tmp_path):
     """Return a function that saves configurations in one call each and reads them back."""
 
-    def save_and_read(*values: Any) -> Any:
+    def save_and_read(*values):
         probe = make_probe(configurations_dump=True)
         for value in values:
             probe.save_configs(value)
@@ -122,10 +121,10 @@ def kept(make_probe: Callable[..., Probe], tmp_path: Path) -> Callable[..., Any]
 
 
 @pytest.fixture
-def saved(kept: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+def saved(kept, tmp_path):
     """Return a function that saves one configuration and reads it back."""
 
-    def save_and_read(value: Any) -> Any:
+    def save_and_read(value):
         found = kept({"it": value})["it"]
         assert not read_json(tmp_path / "run" / "run.json")["lost"]
         return found
@@ -179,13 +178,13 @@ def saved(kept: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
         (np.ma.masked, {"data": 0.0, "mask": True}),
     ],
 )
-def test_configurations_become_json(saved: Callable[..., Any], value: Any, expected: Any) -> None:
+def test_configurations_become_json(saved, value, expected):
     """What configurations are made of is written as plain JSON values, without a warning."""
     assert saved(value) == expected
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "int8", "bool_"])
-def test_mindspore_dtypes_become_their_names(saved: Callable[..., Any], name: str) -> None:
+def test_mindspore_dtypes_become_their_names(saved, name):
     """A MindSpore dtype is written by its name."""
     ms = pytest.importorskip("mindspore")
     assert saved({"dtype": getattr(ms, name)})["dtype"].lower().startswith(name.rstrip("_"))
@@ -205,9 +204,7 @@ def test_mindspore_dtypes_become_their_names(saved: Callable[..., Any], name: st
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_no_json_becomes_text_with_a_warning(
-    saved: Callable[..., Any], warnings_of: Callable[[], list[str]], value: Any, text: str
-) -> None:
+def test_what_is_no_json_becomes_text_with_a_warning(saved, warnings_of, value, text):
     """Anything else is written as its text, without its address, and a warning names the place."""
     assert saved({"deep": [value]}) == {"deep": [text]}
     assert len(warnings_of()) == 1
@@ -227,20 +224,18 @@ def test_what_is_no_json_becomes_text_with_a_warning(
     ],
     ids=["set", "key", "huge", "surrogate", "cycle", "endless", "many"],
 )
-def test_hostile_configurations_are_written_all_the_same(
-    saved: Callable[..., Any], value: Any
-) -> None:
+def test_hostile_configurations_are_written_all_the_same(saved, value):
     """Cycles, unprintable keys, huge numbers and lone surrogates lose nothing beside them."""
     assert saved({"before": 1, "value": value, "after": 2})["after"] == 2
 
 
-def test_two_runs_write_the_same_text(saved: Callable[..., Any]) -> None:
+def test_two_runs_write_the_same_text(saved):
     """No memory address is written, so that the configurations of two runs can be compared."""
     written = saved({"f": test_two_runs_write_the_same_text, "o": [Plain(), {Plain(): Plain()}]})
     assert "0x" not in str(written)
 
 
-def test_a_second_call_adds_to_the_first(kept) -> None:
+def test_a_second_call_adds_to_the_first(kept):
     """What was saved under other names stays; the same name is replaced."""
     found = kept({"actor": {"lr": 1}, "critic": 1}, {"critic": 2, "reward": 3})
     assert found == {"actor": {"lr": 1}, "critic": 2, "reward": 3}
@@ -249,25 +244,25 @@ def test_a_second_call_adds_to_the_first(kept) -> None:
 class BrokenText(str):
     """A text, as far as json is concerned, that cannot be formatted."""
 
-    def __str__(self) -> str:
+    def __str__(self):
         raise RuntimeError("no text")
 
     __repr__ = __str__
 
-    def __format__(self, spec: str) -> str:
+    def __format__(self, spec):
         raise RuntimeError("no text")
 
 
 class BrokenKey:
     """A name that has no text at all."""
 
-    def __str__(self) -> str:
+    def __str__(self):
         raise RuntimeError("no text")
 
     __repr__ = __str__
 
 
-def test_a_name_whose_text_raises_costs_nothing_else(kept, tmp_path: Path) -> None:
+def test_a_name_whose_text_raises_costs_nothing_else(kept, tmp_path):
     """At the top and below it; a text stays what it is, whatever its class does."""
     actor = {BrokenText("lr"): BrokenText("x")}
     assert kept({BrokenText("actor"): actor, BrokenKey(): 1, "critic": 2}) == {
@@ -281,7 +276,7 @@ def test_a_name_whose_text_raises_costs_nothing_else(kept, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "value", [None, 3, "text", [1], object(), Optimizer, print, [BrokenKey()], ["x" * 10_000]]
 )
-def test_what_names_no_configurations_is_refused(make_probe, value: Any) -> None:
+def test_what_names_no_configurations_is_refused(make_probe, value):
     """A value that is no mapping, dataclass or namespace is misuse: that raises in a line.
 
     Also where the value cannot be shown, or only at length.
@@ -292,39 +287,32 @@ def test_what_names_no_configurations_is_refused(make_probe, value: Any) -> None
     assert len(str(raised.value)) < 400
 
 
-def test_it_is_readable_when_the_call_returns(make_probe: Callable[..., Probe]) -> None:
-    """When save_configs returns, the file is whole."""
-    probe = make_probe(configurations_dump=True)
-    probe.save_configs({"actor": 1})
-    assert read_json(Path(probe.config.dump_path) / "configurations.json") == {"actor": 1}
-
-
-class Path3(os.PathLike):  # type: ignore[type-arg]
+class Path3(os.PathLike):
     """A path that does not say where it leads."""
 
-    def __fspath__(self) -> str:
+    def __fspath__(self):
         raise KeyError("home")
 
 
-class Missing(dict):  # type: ignore[type-arg]
+class Missing(dict):
     """A mapping with a mandatory value that was not given, as OmegaConf's are."""
 
-    def items(self) -> Any:
+    def items(self):
         return [(key, self[key]) for key in self]
 
-    def __getitem__(self, key: str) -> Any:
+    def __getitem__(self, key):
         if key == "lr":
             raise LookupError(f"{key} is mandatory")
         return super().__getitem__(key)
 
 
-class BrokenSequence(list):  # type: ignore[type-arg]
+class BrokenSequence(list):
     """A list with one item that cannot be had."""
 
-    def __iter__(self) -> Any:
+    def __iter__(self):
         raise RuntimeError("not this way")
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index):
         if index == 1:
             raise RuntimeError("no item 1")
         return super().__getitem__(index)
@@ -336,7 +324,7 @@ class Odd(enum.Enum):
     ONE = 1
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self):
         raise ValueError("nameless")
 
 
@@ -347,7 +335,7 @@ class Derived:
     lr: float = 0.5
     betas: Any = None
 
-    def __getattribute__(self, name: str) -> Any:
+    def __getattribute__(self, name):
         if name == "betas":
             raise RuntimeError("password: hunter2")
         return super().__getattribute__(name)
@@ -357,13 +345,13 @@ class Impostor:
     """An object whose class cannot be read."""
 
     @property
-    def __class__(self) -> Any:
+    def __class__(self):
         raise RuntimeError("x" * 1000)
 
 
 NOT_HAD = "<value that cannot be recorded: "
 #: Values, and what is written of them; of the last one its beginning.
-BAD: dict[str, tuple[Any, Any]] = {
+BAD = {
     "path": (Path3, "<Path3 that cannot be recorded: KeyError: 'home'>"),
     "mapping": (
         lambda: Missing(lr=1, beta=2),
@@ -380,9 +368,7 @@ BAD: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize(("make", "written"), BAD.values(), ids=BAD)
-def test_one_bad_value_costs_that_value_alone(
-    kept, warnings_of: Callable[[], list[str]], tmp_path: Path, make: Any, written: Any
-) -> None:
+def test_one_bad_value_costs_that_value_alone(kept, warnings_of, tmp_path, make, written):
     """What stands beside it, in this call and in others, is written; the loss is counted."""
     beside = {"actor": {"lr": 1e-6}, "critic": [1, {"b": 2}]}
     found = kept({"before": {"a": 1}}, {**beside, "bad": make()}, {"after": 3})
@@ -400,7 +386,7 @@ def test_one_bad_value_costs_that_value_alone(
 
 
 @pytest.mark.parametrize("config", [Optimizer(), SimpleNamespace(lr=1e-3), Derived(lr=1e-3)])
-def test_a_configuration_object_is_taken_by_its_fields(kept, config: Any) -> None:
+def test_a_configuration_object_is_taken_by_its_fields(kept, config):
     """A dataclass or a namespace may stand for the mapping of names; one that raises keeps others.
 
     Training goes on.
@@ -410,9 +396,7 @@ def test_a_configuration_object_is_taken_by_its_fields(kept, config: Any) -> Non
     assert "betas" not in saved or saved["betas"].startswith("<value that cannot be recorded")
 
 
-def test_content_that_fails_leaves_the_old_file(
-    make_probe: Callable[..., Probe], warnings_of: Callable[[], list[str]], tmp_path: Path
-) -> None:
+def test_content_that_fails_leaves_the_old_file(make_probe, warnings_of, tmp_path):
     """When new content cannot be written, the old file stays whole and training goes on."""
     resource = pytest.importorskip("resource")
     probe = make_probe(configurations_dump=True)
@@ -429,9 +413,10 @@ def test_content_that_fails_leaves_the_old_file(
     probe.save_configs({"broken": 0, "critic": 2})
     assert open_run(tmp_path / "run").configurations() == {"actor": 1, "broken": 0, "critic": 2}
     assert {p.name for p in (tmp_path / "run").glob("[!.]*")} == {"run.json", "configurations.json"}
+    assert not list((tmp_path / "run").glob(".*.tmp"))
 
 
-def test_switched_off_writes_nothing(make_probe: Callable[..., Probe], tmp_path: Path) -> None:
+def test_switched_off_writes_nothing(make_probe, tmp_path):
     """Without configurations_dump nothing is written, whatever is given."""
     probe = make_probe()
     probe.save_configs(3)

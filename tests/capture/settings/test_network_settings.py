@@ -219,27 +219,6 @@ def test_a_counter_does_not_fill_the_file(watching: MakeProbe) -> None:
     assert [c["step"] for c in changes if c["name"] == "beta"] == [25]
 
 
-def test_cells_are_listed_once_however_many_phases_run(
-    watching: MakeProbe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When watched and when it first runs; after that a look compares objects."""
-    listed: list[nn.Cell] = []
-    original = network_settings.cell_attributes
-
-    def counted(cell: nn.Cell) -> dict[str, Any]:
-        listed.append(cell)
-        return original(cell)
-
-    monkeypatch.setattr(network_settings, "cell_attributes", counted)
-    network = PolicyLoss()
-    probe = watching(network)
-    for _ in range(3):
-        for phase in ("actor_compute_log_prob", *["actor_update"] * 4):
-            entered(probe, phase)
-        probe.step()
-    assert len(listed) == 2 * 5
-
-
 def test_off_means_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A probe that is switched off looks at nothing."""
 

@@ -5,7 +5,6 @@ import itertools
 import json
 from pathlib import Path
 
-import pytest
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import check_run, check_runs
@@ -91,26 +90,6 @@ def test_calls_that_did_not_run_again_are_named(layer_probe):
     assert [(one.code, one.params["why"].code) for one in why] == [
         ("check_benchmark.not_run", "benchmark.no_output")
     ]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"{",
-        b"[]",
-        b"{}",
-        b'{"step": -1, "phase": "p", "entry": "e", "pert_mode": "m", "stage": "s", "why": []}',
-        b'{"step": 1, "phase": "p", "entry": "e", "pert_mode": "m", "stage": "s", "change": "x"}',
-        b'{"step": 1, "phase": 7, "entry": "e", "pert_mode": "m", "stage": "s", "why": []}',
-    ],
-)
-def test_damaged_lines_are_passed_over(tmp_path, line):
-    """The others are read."""
-    row = {"step": 0, "phase": "p", "entry": "e", "pert_mode": "m", "stage": "s", "why": []}
-    benchmark_lines(tmp_path, 0).append([row])
-    path = tmp_path / "free_benchmark.rank0.jsonl"
-    path.write_bytes(line + b"\n" + path.read_bytes())
-    assert [*benchmark_lines(tmp_path, 0).read()] == [row]
 
 
 def test_rows_of_steps_are_read_once(tmp_path):

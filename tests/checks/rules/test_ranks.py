@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from helpers.health_runs import HealthRun, steps_of, tensor
+from helpers.snapshots import rewrite
 
 from mindrlhf_msprobe import check_run
 
@@ -225,9 +224,6 @@ def test_what_manifests_say_of_ranks(tmp_path, seeds, size, expected):
     root = record(tmp_path / "run", ranks=3)
     for rank, seed in enumerate(seeds):
         path = root / ("run.json" if not rank else f"run.rank{rank}.json")
-        content = json.loads(path.read_text())
-        content["seeds"] = {"mindspore": seed}
-        content["world"]["size"] = size
-        path.write_text(json.dumps(content))
+        rewrite(path, {"seeds": {"mindspore": seed}, "world.size": size})
     findings = found(root, "ranks.settings")
     assert [(one.said.code, one.severity, one.ranks) for one in findings] == expected

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from helpers.health_runs import HealthRun, steps_of, tensor
+from helpers.snapshots import rewrite
 
 from mindrlhf_msprobe import check_run
 from mindrlhf_msprobe.findings.health import Severity
@@ -192,10 +191,8 @@ def test_a_reference_that_is_the_actor_is_said_to_be(tmp_path):
     """One object was watched under two roles."""
     training = Training(tmp_path / "run", version=synchronised)
     training.play()
-    file = tmp_path / "run" / "run.json"
-    content = json.loads(file.read_text())
-    content["networks"] = [{"role": "reference", "phases": [REFERENCE], "same_as": "actor"}]
-    file.write_text(json.dumps(content))
+    networks = [{"role": "reference", "phases": [REFERENCE], "same_as": "actor"}]
+    rewrite(tmp_path / "run" / "run.json", {"networks": networks})
     finding = only(check_run(tmp_path / "run"))
     assert (finding.rule, finding.severity) == ("weights.moved", Severity.ERROR)
     assert finding.said.params["other"] == "actor"
@@ -226,9 +223,7 @@ def test_what_the_trainer_does_not_train_is_no_finding(tmp_path):
             gradient=lambda step, cell: "none" if cell in cells else None,
         )
         training.play()
-        manifest = tmp_path / name / "run.json"
-        content = json.loads(manifest.read_text())
-        manifest.write_text(json.dumps({**content, "networks": [network]}))
+        rewrite(tmp_path / name / "run.json", {"networks": [network]})
         return check_run(tmp_path / name)
 
     assert not alarms(checked("on purpose", "layers.1.wq"))

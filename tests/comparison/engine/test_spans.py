@@ -309,23 +309,6 @@ def test_only_files_that_were_opened_here_are_given_back(tmp_path):
     assert a[0] == b[-1] == 7
 
 
-def test_long_rows_are_looked_into_piece_by_piece(monkeypatch):
-    """What differs inside is the same, however long the rows are."""
-    numbers = np.random.default_rng(2)
-    a = numbers.normal(size=(2, 3, 700)).astype(np.float32)
-    b = a.copy()
-    b[1, 2, 100:200] *= 2
-    whole = of_elements(a, b, "Float32")
-    assert [(some.axis, some.spans) for some in whole.where] == [
-        (0, ((1, 1),)),
-        (1, ((2, 2),)),
-        (2, ((100, 199),)),
-    ]
-    for chunk in (1, 64, 700, 1400):
-        monkeypatch.setattr("mindrlhf_msprobe.comparison.verdict.inside.CHUNK", chunk)
-        assert of_elements(a, b, "Float32") == whole
-
-
 @pytest.mark.parametrize("chunk", [1, 3, 64, 1000])
 def test_spans_of_places_are_those_of_the_whole(monkeypatch, chunk):
     """Where a span crosses what is looked at together, and where it ends, changes nothing."""

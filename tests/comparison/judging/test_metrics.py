@@ -18,7 +18,6 @@ from mindrlhf_msprobe.comparison.judging.metrics.arrays import SMALL, compare_ar
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Tolerance, dots, same_bytes
 from mindrlhf_msprobe.storage.arrays.npy import bfloat16_bits_to_float32
 
-INTEGERS = [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64]
 NAN, INF = math.nan, math.inf
 
 
@@ -42,27 +41,16 @@ def floats(*values, dtype=np.float32):
     return np.array(values, dtype)
 
 
-DIFFERS = {"equal": False, "within": False}
-ONE_SIDED = DIFFERS | {"one_sided": True, "first_mismatch": 1, "max_abs_err": 0}
-UNLIKE = DIFFERS | {"max_abs_err": None, "within_1e2_percent": 0}
+UNEQUAL = {"equal": False, "within": False}
 NO_ERROR = {"equal": True, "equal_percent": 100, "within_1e2_percent": 100, "max_abs_err": 0}
 
 
 @pytest.mark.parametrize(
     ("a", "b", "expected"),
     [
-        (np.uint8([97]), np.uint8([98]), {"max_abs_err": 1, "max_rel_err": 1 / 98}),
-        (np.int64([2**53]), np.int64([2**53 + 1]), DIFFERS | {"max_abs_err": 1}),
-        (np.int64([-1]), np.uint64([2**64 - 1]), DIFFERS | {"max_abs_err": 2**64}),
-        (np.int64([-1]), np.array([2**64 - 1], ">u8"), DIFFERS | {"max_abs_err": 2**64}),
-        (np.uint8([255]), np.int8([-1]), DIFFERS | {"max_abs_err": 256}),
-        (np.int64([2**53 + 1]), np.float64([2**53]), DIFFERS | {"max_abs_err": 1}),
-        (np.uint64([2**64 - 1]), np.float64([2**64]), DIFFERS | {"max_abs_err": 1}),
-        (np.int32([2**24 + 1]), np.float32([2**24]), DIFFERS | {"max_abs_err": 1}),
-        (np.int64([-1, 3]), np.float32([-1, 3]), NO_ERROR),
-        (np.uint64([2**63]), np.float64([2**63]), NO_ERROR),
+        (np.int64([-1]), np.array([2**64 - 1], ">u8"), UNEQUAL | {"max_abs_err": 2**64}),
+        (np.int64([2**53 + 1]), np.float64([2**53]), UNEQUAL | {"max_abs_err": 1}),
         (np.bool_([True, False]), np.int8([1, 0]), NO_ERROR),
-        (np.array([1, 2], ">i4"), np.array([1, 2], "<i8"), NO_ERROR),
         (np.array([1.5], ">f4"), np.array([1.5], "<f8"), NO_ERROR),
         (
             bfloat16_bits_to_float32(np.uint16([0x3F80])),
@@ -70,34 +58,18 @@ NO_ERROR = {"equal": True, "equal_percent": 100, "within_1e2_percent": 100, "max
             {"max_abs_err": 0.0078125, "max_rel_err": 0.0078125 / 1.0078125},
         ),
         (floats(1, NAN), floats(1, NAN), NO_ERROR | {"nan_a": 1, "nan_b": 1, "one_sided": False}),
-        (floats(-0.0), floats(0.0), NO_ERROR),
-        (floats(1, NAN, 3), floats(1, 2, 3), ONE_SIDED | {"nan_a": 1, "nan_b": 0}),
-        (floats(1, INF, 3), floats(1, 2, 3), ONE_SIDED | {"inf_a": 1, "inf_b": 0}),
-        (floats(1, -INF, 3), floats(1, 2, 3), ONE_SIDED | {"inf_a": 1, "inf_b": 0}),
-        (floats(INF), floats(-INF), UNLIKE),
-        (floats(NAN), floats(INF), UNLIKE),
-        (
-            floats(INF, 1),
-            floats(INF, 2),
-            {"one_sided": False, "equal_percent": 50, "inf_a": 1, "inf_b": 1, "max_abs_err": 1},
-        ),
         (np.array([complex(NAN, 1)]), np.array([complex(NAN, 2)]), {"equal": False}),
         (np.array([complex(1, NAN)]), np.array([complex(2, NAN)]), {"equal": False}),
         (np.array([complex(NAN, 1)]), np.array([complex(1, NAN)]), {"equal": False}),
         (np.array([complex(INF, NAN)]), np.array([complex(NAN, INF)]), {"equal": False}),
         (np.array([complex(NAN, 1)]), np.array([complex(NAN, 1)]), {"equal": True}),
         (np.empty((0, 3)), np.empty((0, 3)), NO_ERROR | {"max_rel_err": 0}),
-        (np.float32(2), np.float32(3), {"first_mismatch": 0, "equal_percent": 0, "max_abs_err": 1}),
-        (floats(0, 2, -4), floats(0, 1, -5), {"max_rel_err": 0.5}),
-        (floats(0, 1), floats(1, 1), {"max_rel_err": 1}),
         (
             np.float64([1000, 1000, 1000, 1000]),
             np.float64([1000, 1000.5, 1004, 1009]),
             {"within_1e3_percent": 50, "within_5e3_percent": 75, "within_1e2_percent": 100},
         ),
         (floats(3, 0), floats(0, 4), {"cosine": 0, "euclidean": 5}),
-        (floats(1, 2), floats(-1, -2), {"cosine": -1}),
-        (floats(0, 0), floats(1, 2), {"cosine": None}),
         (
             np.float64([1.7e308, 1]),
             np.float64([-1.7e308, 1]),
@@ -106,20 +78,15 @@ NO_ERROR = {"equal": True, "equal_percent": 100, "within_1e2_percent": 100, "max
     ],
 )
 def test_small_pairs_have_the_numbers_that_one_can_see(a, b, expected):
-    """Nothing wraps, rounds away, overflows or warns, in either order of the two arrays."""
+    """Nothing wraps, rounds away, overflows or warns, in either order of the two arrays.
+
+    Of real numbers test_oracle.py has every pair.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compared, turned = compare(a, b), compare(b, a)
     assert_found(compared, expected)
     assert_found(turned, {n: v for n, v in expected.items() if not n.endswith(("_a", "_b"))})
-
-
-@pytest.mark.parametrize(
-    ("a", "b"), [([1, NAN], [1, 2]), ([INF], [3]), ([INF], [-INF]), ([NAN], [INF]), ([INF], [NAN])]
-)
-def test_no_tolerance_excuses_what_is_not_finite(a, b):
-    """A NaN or infinity against anything else is never within a tolerance."""
-    assert not compare(floats(*a), floats(*b), Tolerance(rtol=1, atol=1e9)).within
 
 
 @pytest.mark.parametrize(
@@ -135,12 +102,6 @@ def test_the_tolerance_is_absolute_plus_relative_to_the_larger_one(rtol, atol, w
     assert compare(a, b, Tolerance(rtol, atol)).within is within
 
 
-def test_unlike_shapes_are_refused():
-    """Arrays of unlike shapes are never cut to fit."""
-    with pytest.raises(ValueError, match=r"\(3,\) and \(2,\)"):
-        compare([1, 2, 3], [1, 2])
-
-
 @pytest.mark.parametrize("value", [-1, NAN, INF, "1", None])
 def test_a_tolerance_is_a_number_from_0_on(value):
     """A tolerance that is negative, not finite or no number is refused by name and value."""
@@ -149,23 +110,16 @@ def test_a_tolerance_is_a_number_from_0_on(value):
 
 
 def slowly(a, b, tolerance):
-    """Return what compare_arrays finds, from whole arrays in longdouble or Python integers."""
-    exact = a.dtype.kind in "biu" and b.dtype.kind in "biu"
-    beyond_float64 = not exact and any(
-        x.dtype == np.longdouble or x.dtype.str[1:] in ("i8", "u8") for x in (a, b)
-    )
-    wide = object if exact else np.clongdouble if a.dtype.kind == "c" else np.longdouble
+    """Return what compare_arrays finds, from whole arrays in longdouble."""
+    beyond_float64 = any(x.dtype == np.longdouble for x in (a, b))
+    wide = np.clongdouble if a.dtype.kind == "c" else np.longdouble
     a, b = (np.ascontiguousarray(x).ravel().astype(wide) for x in (a, b))
-    nan_a, nan_b = (np.zeros(a.size, bool) if exact else np.isnan(x) for x in (a, b))
-    inf_a, inf_b = (np.zeros(a.size, bool) if exact else np.isinf(x) for x in (a, b))
-    equal = (a == b).astype(bool) | (nan_a & nan_b)
+    (nan_a, nan_b), (inf_a, inf_b) = map(np.isnan, (a, b)), map(np.isinf, (a, b))
+    equal = (a == b) | (nan_a & nan_b)
     both = ~(nan_a | nan_b | inf_a | inf_b)
     x, y = a[both], b[both]
-    distance, larger = np.abs(x - y), np.maximum(np.abs(x), np.abs(y))
-    if exact:
-        x, y = x.astype(np.longdouble), y.astype(np.longdouble)
-    difference, scale = distance.astype(np.longdouble), larger.astype(np.longdouble)
-    wide_difference = difference
+    difference, scale = np.abs(x - y), np.maximum(np.abs(x), np.abs(y))
+    distance = wide_difference = difference
     fits = not difference.size or difference.max() <= np.finfo(np.float64).max
     if fits and not beyond_float64:
         difference, scale = difference.astype(np.float64), scale.astype(np.float64)
@@ -177,12 +131,11 @@ def slowly(a, b, tolerance):
         100 * (np.count_nonzero(relative < bound) + np.count_nonzero(equal & ~both)) / a.size
         for bound in (1e-3, 5e-3, 1e-2)
     ]
-    number = int if exact else float
     dot = np.sum(np.conj(x) * y).real
     return {
         "equal_percent": 100 * np.count_nonzero(equal) / a.size,
         "first_mismatch": None if equal.all() else int(np.argmin(equal)),
-        "max_abs_err": number(distance.max()) if distance.size else None,
+        "max_abs_err": float(distance.max()) if distance.size else None,
         "max_rel_err": float(relative.max()) if distance.size else None,
         "within_1e3_percent": shares[0],
         "within_5e3_percent": shares[1],
@@ -208,7 +161,7 @@ def assert_right(a, b, tolerance=None):
         assert getattr(compared, name) == expected.pop(name), name
     for name, value in expected.items():
         found = getattr(compared.metrics, name)
-        if name in ("max_abs_err", "max_rel_err") and not isinstance(value, int):
+        if name in ("max_abs_err", "max_rel_err"):
             quick = a.size > SMALL and a.dtype.kind + str(a.itemsize) == "f4"
             last = 3e-7 if quick or a.dtype.kind == "c" else 4e-16
             value = value if value is None else pytest.approx(value, rel=last, abs=0)
@@ -266,43 +219,6 @@ def test_floats_give_the_numbers_of_a_slow_computation(
     assert_right(a, b, tolerance)
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    dtypes=st.tuples(
-        st.sampled_from([*INTEGERS, np.bool_, ">u8"]),
-        st.sampled_from([*INTEGERS, np.bool_, np.float16, np.float32, np.float64, ">i8"]),
-    ),
-    size=st.sampled_from([1, 17, 513, 600, 2000]),
-    extreme=st.booleans(),
-)
-def test_integers_give_the_numbers_of_python_integers(seed, dtypes, size, extreme):
-    """Integers of any two dtypes, or beside floats, are compared by value without loss."""
-    random = np.random.default_rng(seed)
-
-    def values(dtype):
-        if np.dtype(dtype).kind in "bf":
-            return random.integers(-3, 300, size).astype(dtype)
-        native = np.dtype(dtype).newbyteorder("=")
-        limits = np.iinfo(native)
-        low, high = (limits.min, limits.max) if extreme else (max(limits.min, -9), 99)
-        return random.integers(low, high, size, dtype=native, endpoint=True).astype(dtype)
-
-    a, b = map(values, dtypes)
-    assert_right(a, b, Tolerance(0.01, 2))
-    other = values(dtypes[0])
-    assert_right(a, np.where(random.random(size) < 0.9, a, other).astype(dtypes[0]))
-    assert_right(a, a.copy())
-
-
-@pytest.mark.parametrize("dtype", INTEGERS)
-def test_the_extremes_of_integers_are_exact(dtype):
-    """The distance of a dtype's smallest and largest value is exact."""
-    limits = np.iinfo(dtype)
-    metrics = compare(np.array([limits.min], dtype), np.array([limits.max], dtype)).metrics
-    assert metrics.max_abs_err == int(limits.max) - int(limits.min)
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     dtype=st.sampled_from(["f2", "f4", "f8", "i8", "u1", "?", ">i4", "c8"]),
@@ -351,22 +267,6 @@ def test_no_layout_changes_a_number(shape, orders):
     assert compared.cosine == pytest.approx(plain.cosine, rel=1e-9)
     assert not same_bytes(x, y)
     assert same_bytes(x, laid_out(a, orders[1]))
-
-
-@pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
-def test_the_edges_of_a_dtype(dtype):
-    """The largest, the smallest and denormal numbers give no false numbers."""
-    limits = np.finfo(dtype)
-    for edge in (limits.max, limits.tiny, limits.smallest_subnormal):
-        for a, b in (
-            ([edge, 1], [-edge, 1]),
-            ([edge, 0], [edge, -0.0]),
-            ([edge, 3], [0, 3]),
-            ([0, 0], [edge, 1]),
-            ([edge, -edge], [edge / 2, -edge / 2]),
-        ):
-            for repeat in (1, BLOCK):
-                assert_right(*(np.tile(np.array(side, dtype), repeat) for side in (a, b)))
 
 
 def test_shares_are_decided_in_float64_at_their_bounds():
@@ -424,13 +324,6 @@ def test_threads_do_not_disturb_each_other():
     with ThreadPoolExecutor(4) as pool:
         found = pool.map(lambda pair: compare_arrays(*pair, Tolerance()).metrics, pairs)
         assert list(found) == alone
-
-
-@pytest.mark.parametrize("dtype", ["S4", "U2", "V3", "M8[s]"])
-def test_what_is_no_number_is_refused(dtype):
-    """Texts, raw bytes and dates are not compared as numbers."""
-    with pytest.raises(TypeError, match="cannot be compared"):
-        compare(np.zeros(2, dtype), np.zeros(2, dtype))
 
 
 def test_the_order_in_which_products_are_summed_is_fixed():

@@ -40,7 +40,7 @@ settings.register_profile(
 ORACLE = settings.get_profile("oracle")
 NAN, INF = math.nan, math.inf
 
-INTEGERS = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"]
+INTEGERS = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", ">i8"]
 DTYPES = ["f4", "f4", "f4", "f8", "f8", "f2", "bf16", "?", ">f4", *INTEGERS]
 #: what the elements of b are made from those of a by
 FACTORS = [1.0, -1.0, 0.0, 0.5, 2.0, 0.999, 1.001, 0.995, 1.005, 0.99, 1.01, 1 + 1e-6, 3.0]
@@ -139,11 +139,29 @@ def close_to(found, exact, error):
     return abs(Fraction(found) - exact) <= error * exact + Fraction(2) ** -1074
 
 
+def in_dtype(array, other):
+    """Return an array in another dtype, where that has the same values."""
+    if other in (None, "bf16"):
+        return array
+    with np.errstate(all="ignore"):
+        converted = array.astype(other)
+    alike = map(exactly.same, exactly.elements(converted), exactly.elements(array))
+    return converted if all(alike) else array
+
+
+OTHERS = st.sampled_from([None, *DTYPES])
+
+
 @examples(300)
-@given(pair=pairs(), tolerance=tolerances(), repeat=st.sampled_from([1, 1, 1, 2, 400]))
-def test_metrics_are_exact(arithmetic, pair, tolerance, repeat):
-    """Counts, places, shares and the tolerance are exact; errors and sums to a last few digits."""
-    a, b = pair
+@given(
+    pair=pairs(), tolerance=tolerances(), repeat=st.sampled_from([1, 1, 1, 2, 400]), other=OTHERS
+)
+def test_metrics_are_exact(arithmetic, pair, tolerance, repeat, other):
+    """Counts, places, shares and the tolerance are exact; errors and sums to a last few digits.
+
+    Integers of any two dtypes, or beside floats, are compared by value without loss.
+    """
+    a, b = pair[0], in_dtype(pair[1], other)
     want = exactly.truth(a, b, tolerance)
     found = compare_arrays(np.tile(a, repeat), np.tile(b, repeat), tolerance)
     got, size = found.metrics, want.size * repeat
@@ -184,15 +202,10 @@ def described(array, dtype=None, **changes):
 
 
 @examples(150)
-@given(pair=pairs(least=1), tolerance=tolerances(), other=st.sampled_from([None, *DTYPES]))
+@given(pair=pairs(least=1), tolerance=tolerances(), other=OTHERS)
 def test_the_status_of_tensors_is_exact(tmp_path_factory, pair, tolerance, other):
     """Of stored tensors, of one dtype or of two."""
-    a, b = pair
-    if other is not None and other != "bf16":
-        with np.errstate(all="ignore"):
-            converted = b.astype(other)
-        if all(map(exactly.same, exactly.elements(converted), exactly.elements(b))):
-            b = converted
+    a, b = pair[0], in_dtype(pair[1], other)
     directory = tmp_path_factory.getbasetemp()
     records = []
     for name, array in (("a", a), ("b", b)):

@@ -121,34 +121,15 @@ NO_NUMBERS = [[NAN, 1, 2, 3], [NAN, 1, 2, 300]], [[INF, -INF, 1, 2], [INF, -INF,
 @pytest.mark.parametrize(
     ("made", "a", "b", "tolerance", "expected", "said"),
     [
-        ("stored", of([1, 2]), of([1, 2]), NONE, SAME, ""),
-        ("stored", of([1, 2]), of([1, 2]), LOOSE, SAME, ""),
-        ("stored", of([-0.0]), of([0.0]), NONE, SAME, ""),
         ("stored", of([NAN]), of(PAYLOAD), NONE, SAME, ""),
-        ("stored", of([1.0]), of([1.05]), LOOSE, WITHIN, ""),
-        ("stored", of([1.0]), of([1.5]), LOOSE, DIFFERENT, ""),
-        # What is not finite.
+        # What is not finite; every pair of numbers is in test_oracle.py.
         *((ANY, of([1, bad]), of([1, 2]), NONE, NON_FINITE, "in A only") for bad in (NAN, INF)),
         *((ANY, of([1, bad]), of([1, 2]), WIDE, NON_FINITE, "") for bad in (NAN, INF, -INF)),
         *(
-            (ANY, of(a), of(b), tolerance, DIFFERENT, "")
-            for a, b in (([INF, 1], [-INF, 1]), ([INF, 1], [NAN, 1]), ([INF, -INF], [NAN, INF]))
-            for tolerance in (NONE, Tolerance(1e-9), LOOSE, WIDE)
-        ),
-        *(
-            row
+            ("bare", of(a), of(b), tolerance, UNREADABLE, "not known")
             for a, b in NO_NUMBERS
             for tolerance in (NONE, WIDE)
-            for row in (
-                ("summary", of(a), of(a), tolerance, SAME, ""),
-                ("summary", of(a), of(b), tolerance, DIFFERENT, ""),
-                ("bare", of(a), of(b), tolerance, UNREADABLE, "not known"),
-            )
         ),
-        ("summary", of([INF, 5]), of([3, INF]), WIDE, DIFFERENT, ""),
-        ("bare", of([INF, 5]), of([INF, 5.001]), WIDE, DIFFERENT, ""),
-        ("bare", of([NAN, NAN]), of([NAN, NAN]), NONE, WITHIN, ""),
-        ("bare", of([INF, 3]), of([INF, 3]), NONE, WITHIN, ""),
         (
             "stored",
             of([1, 2, 3]),
@@ -226,34 +207,19 @@ def test_the_status_of_two_tensors(stored, made, a, b, tolerance, expected, said
 @pytest.mark.parametrize(
     ("a", "b", "tolerance", "expected"),
     [
-        *(
-            (value, value, NONE, SAME)
-            for value in (None, True, 0, 3, 1.5, NAN, INF, "text", "NaN", 10**400)
-        ),
-        (1, 2, NONE, DIFFERENT),
-        (1.0, 1.5, NONE, DIFFERENT),
+        *((value, value, NONE, SAME) for value in (None, "text", "NaN")),
         ("a", "b", NONE, DIFFERENT),
         ("a", "b", LOOSE, DIFFERENT),
-        (1.0, NAN, NONE, NON_FINITE),
-        (1.0, INF, NONE, NON_FINITE),
-        (NAN, INF, NONE, DIFFERENT),
-        (INF, -INF, NONE, DIFFERENT),
-        (INF, -INF, WIDE, DIFFERENT),
-        (INF, NAN, LOOSE, DIFFERENT),
-        (1, True, NONE, DTYPE),
-        (1, 1.0, NONE, DTYPE),
-        (1, 1.0, LOOSE, SAME),
         (None, 0, NONE, DTYPE),
         (None, 0, LOOSE, DIFFERENT),
         (None, "", NONE, DTYPE),
-        (10**400, 10**401, NONE, DIFFERENT),
-        (10**400, 1, NONE, DIFFERENT),
-        (10**400, 10**400 + 1, LOOSE, WITHIN),
-        (1.0, 1.05, LOOSE, WITHIN),
     ],
 )
 def test_the_status_of_two_python_values(a, b, tolerance, expected):
-    """They are told apart by their type, unless a tolerance is given, then by their value."""
+    """They are told apart by their type, unless a tolerance is given, then by their value.
+
+    Of numbers test_oracle.py has every pair.
+    """
     assert status(scalar(a), scalar(b), tolerance) is expected
     assert status(scalar(b), scalar(a), tolerance) is expected
 
@@ -275,14 +241,6 @@ def test_a_value_that_a_dump_lacks_is_not_an_equal_one():
     """A number of which a file holds none proves nothing."""
     unknown = Record("x", "input", "0", leaf_from_json({"type": "float", "value": None}))
     assert not status(unknown, unknown).agrees
-
-
-def test_other_values_are_different(stored):
-    """One element that differs makes the pair different, with its metrics."""
-    result, metrics, _ = compare_records(stored([1, 2]), stored([1, 2.5]), Tolerance())
-    assert result is Status.DIFFERENT
-    assert metrics is not None
-    assert metrics.max_abs_err == 0.5
 
 
 def test_a_rounding_excuses_no_infinity(stored):
@@ -345,14 +303,6 @@ def test_a_file_changed_after_it_was_recorded_is_different(stored):
     assert "changed after it was recorded" in note(a, b)
 
 
-def test_a_missing_file_is_unreadable_although_the_fingerprints_are_equal(stored):
-    """What the journal promises must be there: equal fingerprints do not stand in for a file."""
-    a, b = stored([1, 2]), stored([1, 2])
-    b.file.unlink()
-    assert status(a, b) is Status.UNREADABLE
-    assert "missing" in note(a, b)
-
-
 def test_a_file_of_another_shape_or_dtype_is_unreadable(stored):
     """A file that does not hold what was recorded is not compared in its place."""
     a = stored([1, 2])
@@ -397,13 +347,6 @@ def test_texts_are_compared_with_the_place_of_the_first_difference(stored):
     assert "(character 21) on" in why
     assert "It is 5." in why
     assert "It is 6." in why
-
-
-def test_texts_of_unlike_length_are_different_and_not_of_another_shape(stored):
-    """One text that goes on where the other ends differs from its end on."""
-    a, b = text(stored, "答案是五"), text(stored, "答案是五。")
-    assert status(a, b) is Status.DIFFERENT
-    assert "(character 4) on" in note(a, b)
 
 
 def test_texts_whose_words_are_lost_are_not_the_same(stored):

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.runs import Recording
+from helpers.runs import record_data
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
@@ -34,11 +34,7 @@ def tokenizer(tmp_path_factory):
 
 def saved(root, **data):
     """Record one step in which only these key data were saved."""
-    recording = Recording(root)
-    for key, value in data.items():
-        recording.data(key, value)
-    recording.end_step()
-    return recording.close()
+    return record_data(root, data.items())
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import yaml
 from helpers.checkpoint_files import write_strategy
-from helpers.runs import Recording
+from helpers.runs import record_data
+from helpers.snapshots import rewrite
 from helpers.split_runs import SHARDS, network, places, record_split
 
 from mindrlhf_msprobe import ConfigError, UsageError, compare_runs
@@ -223,15 +224,15 @@ LOSSES = [1.0, 3.0]
 def record_keys(root, ranks, order=(0, 1, 2, 3), rewards=(0, 1, 2, 3)):
     """Record the key data of four samples, that of each rank by itself."""
     for rank in range(ranks):
-        recording = Recording(root, rank=rank)
         own = [*order][rank * 4 // ranks : (rank + 1) * 4 // ranks]
-        recording.data("prompts", [TEXTS[i] for i in own])
-        recording.data("responses", np.arange(24).reshape(4, 6)[own])
-        recording.data("rewards", np.array(rewards, np.float32)[own])
-        recording.data("batch_size", len(own))
-        recording.data("loss", LOSSES[rank] if ranks > 1 else sum(LOSSES) / 2)
-        recording.end_step()
-        recording.close()
+        saves = {
+            "prompts": [TEXTS[i] for i in own],
+            "responses": np.arange(24).reshape(4, 6)[own],
+            "rewards": np.array(rewards, np.float32)[own],
+            "batch_size": len(own),
+            "loss": LOSSES[rank] if ranks > 1 else sum(LOSSES) / 2,
+        }
+        record_data(root, saves.items(), rank=rank)
     return root
 
 
@@ -358,9 +359,7 @@ def test_a_layout_of_more_ranks_than_the_run_had_is_refused(whole, tmp_path):
     cells, a = whole
     b = record_split(tmp_path / "b", cells, {"tp": 2})
     for name in ("run.json", "run.rank1.json"):
-        content = json.loads((b / name).read_text())
-        content["world"] = {**content["world"], "size": 2}
-        (b / name).write_text(json.dumps(content))
+        rewrite(b / name, {"world.size": 2})
     with pytest.raises(UsageError, match="B ran on 2 ranks, its layout has 4"):
         compare_runs(a, b, layout=layout(tmp_path / "l.yaml", {"tp": 4}))
 
@@ -502,9 +501,7 @@ def test_sizes_that_a_run_recorded_need_no_file(whole, tmp_path, where):
 def say_networks(run, **network):
     """Let both ranks of a run say this of their network."""
     for name in ("run.json", "run.rank1.json"):
-        content = json.loads((run / name).read_text())
-        content["networks"] = [{"role": "actor", **network}]
-        (run / name).write_text(json.dumps(content))
+        rewrite(run / name, {"networks": [{"role": "actor", **network}]})
 
 
 def say_mesh(run, grid, ranks=None):
@@ -513,10 +510,8 @@ def say_mesh(run, grid, ranks=None):
         if ranks is not None and rank not in ranks:
             continue
         file = run / (f"run.rank{rank}.json" if rank else "run.json")
-        content = json.loads(file.read_text())
         mesh = {axis: {"size": size, "place": at[axis]} for axis, size in grid.items()}
-        content["networks"] = [{"role": "actor", "mesh": mesh}]
-        file.write_text(json.dumps(content))
+        rewrite(file, {"networks": [{"role": "actor", "mesh": mesh}]})
 
 
 @pytest.mark.parametrize("grid", [grid for grid in GRIDS if "pp" not in grid], ids=str)

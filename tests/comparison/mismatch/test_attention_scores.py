@@ -154,4 +154,4 @@ def test_a_mask_that_hides_tokens_before_is_named(tmp_path):
     assert said["mismatch.lets_in"]["kind"] == "hidden"
     assert (said["mismatch.lets_in"]["side"], said["mismatch.lets_in"]["rows"]) == ("rollout", 12)
     assert said["mismatch.rows"]["where"] == "decode"
-    assert [stage.name for stage in one.births] == ["mask output.0"]
+    assert [stage.name for stage in one.origins] == ["mask output.0"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from helpers.snapshots import rewrite
 
 from mindrlhf_msprobe import Probe
 from mindrlhf_msprobe.cli import main
@@ -383,9 +384,7 @@ def test_ranks_that_lack_something(tmp_path):
     shutil.rmtree(run / "actor_compute_log_prob" / "step0" / "rank1")
     assert [bool(place) for place in certified(run).places] == [True, False]
     other = recorded(tmp_path / "other", Plan())
-    manifest = json.loads((other / "run.json").read_text("utf-8"))
-    manifest["world"]["size"] = 2
-    (other / "run.json").write_text(json.dumps(manifest), "utf-8")
+    rewrite(other / "run.json", {"world.size": 2})
     proof = certified(other)
     assert not proof
     assert all(proof.places)

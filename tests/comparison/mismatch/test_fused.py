@@ -320,6 +320,27 @@ def test_of_two_layouts_the_nearer_one_is_measured(stored):
     assert (pair.equal, pair.relative) == (False, pytest.approx(0.1, 1e-3))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_of_a_fused_weight_that_both_have_in_another_order_are_the_same(stored, seed):
+    """By head in one, queries, keys and values one behind the other in the other."""
+    draw = random.Random(seed)
+    groups, size = draw.choice([2, 4]), draw.choice([2, 3])
+    sizes = [groups * size * draw.choice([1, 2]), groups * size, groups * size]
+    whole = np.random.default_rng(seed).normal(size=(sum(sizes), 6)).astype(np.float32)
+    order = interleaved(sizes, groups)
+    names = [f"self_attention__linear_{own}__weight" for own in ("qkv", "proj")]
+    weights = compare_weights(
+        *(stored(**dict.fromkeys(names, rows)) for rows in (whole[order], whole)), Names()
+    )
+    # Of a weight that is not fused, rows in another order are an error.
+    assert {pair.rollout: pair.equal for pair in weights.pairs} == {
+        "self_attention.linear_qkv.weight": True,
+        "self_attention.linear_proj.weight": False,
+    }
+    fused = weights.fused["self_attention.linear_qkv"]
+    assert np.array_equal(whole[fused.order], whole[order])
+
+
 @pytest.mark.parametrize(
     ("sizes", "groups", "equal", "unlike"),
     [

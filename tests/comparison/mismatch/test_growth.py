@@ -37,7 +37,9 @@ def test_attention_brings_error_from_tokens_before(growth):
     growth.add(value("up", "output", first), ALLOWED)
     growth.add(value("attention", "input", first), ALLOWED)
     growth.add(value("attention", "output", behind + other), ALLOWED)
-    born = {name.cell: stage.born for name, stage in growth.stages().items() if name.io == "output"}
+    born = {
+        name.cell: stage.arising for name, stage in growth.stages().items() if name.io == "output"
+    }
     assert born == {"up": 1, "attention": 1}
 
 
@@ -47,4 +49,4 @@ def test_tokens_before_the_first_that_is_apart_bring_nothing(growth):
     growth.add(value("up", "output", first), ALLOWED)
     growth.add(value("attention", "input", first), ALLOWED)
     growth.add(value("attention", "output", np.full(8, 0.05)), ALLOWED)
-    assert [stage.born for stage in growth.stages().values()] == [2, 0, 4]
+    assert [stage.arising for stage in growth.stages().values()] == [2, 0, 4]

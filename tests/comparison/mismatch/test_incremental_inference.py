@@ -48,7 +48,7 @@ def test_paged_generation_agrees_with_training(tmp_path, concat, task):
     assert one.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
     assert one.rows == one.tokens == 10 + 3 * 6
     assert (len(one.weights), one.weights_compared) == (0, 15 if concat else 21)
-    assert not one.births
+    assert not one.origins
     if task == "tensor":
         names = {stage.name for stage in one.stages}
         assert {f"{ROTARY.format(1)} {io}.0" for io in ("input", "output")} <= names
@@ -65,7 +65,7 @@ def test_generation_of_the_parallel_core_agrees_with_training(tmp_path, core):
     assert one.status in (Agreement.IDENTICAL, Agreement.WITHIN_ROUNDING)
     assert one.rows == one.tokens == 10 + 3 * 6
     assert (len(one.weights), one.weights_compared, one.weights_unknown) == (0, 15, ())
-    assert not one.births
+    assert not one.origins
     names = {stage.name for stage in one.stages}
     for layer in (0, 1):
         assert f"{ROTARY.format(layer)} output.1" in names

@@ -145,7 +145,7 @@ def test_a_stale_part_of_a_fused_projection_is_named_before_its_uses(tmp_path, p
     one = find_mismatch(run).found[0]
     assert (one.cause, one.first.name) == (Cause.WEIGHTS, NAMED.format(block))
     assert one.said[0].params["name"] == f"blocks.{block}.attn.qkv.weight"
-    assert len(one.births) == 1
+    assert len(one.origins) == 1
 
 
 @pytest.mark.parametrize("part", ["q", "v"])

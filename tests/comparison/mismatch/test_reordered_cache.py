@@ -136,7 +136,7 @@ def test_what_nothing_decides_is_said_to_be_undecided(tmp_path, capsys):
     assert "as beam search does, or its rows may be mixed up" in out
     assert "the error arises in" not in out
     one = find_mismatch(run).found[0]
-    assert (one.status, one.cause, one.first, one.births) == (Agreement.UNDECIDED, None, None, ())
+    assert (one.status, one.cause, one.first, one.origins) == (Agreement.UNDECIDED, None, None, ())
     json.dumps(one.to_json())
 
 
@@ -151,7 +151,7 @@ def test_a_layer_whose_cache_keeps_its_order_is_named(tmp_path):
     """The first layer says which rows they are, and the second one parts."""
     one = find_mismatch(recorded(tmp_path / "run", UNLIKE, kept=(1,), apart=0.5)).found[0]
     assert (one.cause, one.first.name) == (Cause.INPUT, "layers.1.o input.0")
-    assert one.first.born == 6
+    assert one.first.arising == 6
     assert "mismatch.reordered" in {note.code for note in one.notes}
 
 

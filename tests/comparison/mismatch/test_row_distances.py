@@ -7,10 +7,7 @@ import pytest
 
 from mindrlhf_msprobe import Probe, open_run
 from mindrlhf_msprobe.comparison.mismatch.rows import pairs
-from mindrlhf_msprobe.comparison.mismatch.sides import Value, read_side
-from mindrlhf_msprobe.storage.arrays.sketches import ALGORITHM, SketchPlace
-from mindrlhf_msprobe.storage.leaves import Leaf
-from mindrlhf_msprobe.storage.records import Record
+from mindrlhf_msprobe.comparison.mismatch.sides import read_side
 
 
 @pytest.fixture(params=["compiled", "numpy"])
@@ -65,32 +62,6 @@ def test_rows_that_are_not_there_are_refused(way):
         for pair in ((wrong, np.array([0, 1])), (np.array([0, 1]), wrong)):
             with pytest.raises(IndexError):
                 pairs.distances(a, a, pair)
-
-
-def test_a_value_gives_back_what_was_recorded():
-    """Wherever the elements lie, and whatever cannot be read of them."""
-    shape = (2, 3, 64)
-    name = "Cell.layers.1.Layer.forward.{}.output.0"
-    places = ["run/{}.npy", "{}.npy", "elsewhere/17.npy", None, "run/{}.5.output.0.npy"]
-    records = []
-    for number, place in enumerate(places):
-        at = None if place is None else place.format(name.format(number))
-        sketch = SketchPlace(ALGORITHM, 64, 16 + 8 * number) if number % 2 else None
-        leaf = Leaf("mindspore.Tensor", "Float32", shape, norm=2.0, sketch=sketch)
-        records.append(Record(name.format(number), "output", "0", leaf, at, "", "sketches.bin"))
-    value, forms = Value(0, "Layer", "Cell.layers.1.Layer.forward.0"), {}
-    for number, record in enumerate(records):
-        value.add(2 * number, number, record, forms)
-    for number, record in enumerate(records):
-        found = value.record(2 * number)
-        assert (found.name, found.location) == (record.name, record.location)
-        assert found.leaf.sketch == record.leaf.sketch
-        assert found.leaf.shape == shape
-        assert value.norm(2 * number) == 2.0
-    with pytest.raises(KeyError):
-        value.record(1)
-    assert not value.has_elements
-    assert value.prints is None
 
 
 def test_of_each_record_few_bytes_are_kept(tmp_path):

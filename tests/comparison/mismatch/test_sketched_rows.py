@@ -69,7 +69,7 @@ def test_interleaved_projections_are_compared(recorded, tmp_path):
     healthy = find_mismatch(runs[0]).found[0]
     # Nothing says that fused rows are equal bit for bit.
     assert healthy.status is Agreement.WITHIN_ROUNDING
-    assert not healthy.births
+    assert not healthy.origins
     fused = "model.layers.1.attention.w_qkv output.0"
     assert fused in {stage.name for stage in healthy.stages}
     wrong = find_mismatch(runs[1]).found[0]
@@ -92,7 +92,7 @@ def test_a_single_wrong_token_is_seen(recorded, tmp_path):
     one = find_mismatch(recorded(tmp_path / "run", 3, wrong_rollouts.one_wrong_row(1))).found[0]
     assert (one.status, one.cause) == (Agreement.PARTED, Cause.COMPUTATION)
     assert one.first.name == "model.layers.1.feed_forward.w2 output.0"
-    assert one.first.born == 1
+    assert one.first.arising == 1
 
 
 def measured(a, b, equal):

@@ -346,18 +346,6 @@ def test_backward_entries_are_paired_by_their_direction(tmp_path):
     assert "parameters_grad" in {f.io for f in result.findings}
 
 
-@pytest.mark.parametrize("directory", ["rank", "proc123"])
-def test_other_names_of_the_rank_directory(tmp_path, directory):
-    """A run whose only rank is called otherwise is compared with ours."""
-    a = record_training(tmp_path / "a", steps=1)
-    b = shutil.copytree(a, tmp_path / "b")
-    for found in list(b.rglob("rank0")):
-        found.rename(found.parent / directory)
-    result = compare_runs(a, b)
-    assert result.verdict.status is Outcome.IDENTICAL
-    assert not any("no rank in common" in note for note in result.notes)
-
-
 def test_ranks_without_one_in_common_are_paired_in_order(tmp_path):
     """Ranks 2 and 5 stand against 0 and 1; a fault is named at A's rank."""
     a = record_training(tmp_path / "a", steps=1, ranks=(2, 5))

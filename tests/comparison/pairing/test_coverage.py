@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from helpers.runs import Fault, Recording, record_training
+from helpers.snapshots import rewrite
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.common.message import as_messages, message
@@ -65,9 +66,7 @@ def test_single_steps_that_were_not_chosen_are_coverage(trained, tmp_path):
     less = shutil.copytree(trained(), tmp_path / "less")
     for directory in less.glob("[!d]*/step1"):
         shutil.rmtree(directory)
-    manifest = json.loads((less / "run.json").read_bytes())
-    manifest["config"]["steps"], manifest["recorded"] = [0], {}
-    (less / "run.json").write_text(json.dumps(manifest))
+    rewrite(less / "run.json", {"config.steps": [0], "recorded": {}})
     verdict = compare_runs(trained(), less).verdict
     assert verdict.status is Outcome.IDENTICAL
     assert {gap.reason for gap in verdict.coverage} == {
@@ -192,11 +191,9 @@ def test_inputs_that_were_cast_before_they_were_recorded_are_coverage(tmp_path, 
             recording.call("x", "Net", lambda x: np.float32(x).sum(), np.ones(3, dtype))
         recording.end_step()
         recording.close()
-    path = tmp_path / "graph" / "run.json"
-    content = json.loads(path.read_text())
     if noted is not None:
-        content["coverage"] = {"graph_mode": {"actor": {"x": noted}}}
-    path.write_text(json.dumps(content))
+        coverage = {"graph_mode": {"actor": {"x": noted}}}
+        rewrite(tmp_path / "graph" / "run.json", {"coverage": coverage})
     result = compare_runs(tmp_path / "eager", tmp_path / "graph", lang="zh")
     assert bool(result) == (noted is not None)
     if noted is not None:
@@ -255,8 +252,7 @@ def test_coverage_of_any_shape_reads(tmp_path, noted):
     record_training(tmp_path / "run", steps=1)
     shutil.copytree(tmp_path / "run", tmp_path / "other")
     for name in ("run", "other"):
-        path = tmp_path / name / "run.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "coverage": noted}))
+        rewrite(tmp_path / name / "run.json", {"coverage": noted})
     assert compare_runs(tmp_path / "run", tmp_path / "other")
     key_data = open_run(tmp_path / "run").coverage().get("key_data", {})
     if "code" in key_data:

@@ -6,7 +6,8 @@ import json
 import re
 
 import pytest
-from helpers.runs import Fault, Recording, record_training
+from helpers.runs import Fault, Recording, record_data, record_training
+from helpers.snapshots import rewrite
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
@@ -93,12 +94,9 @@ def test_keys(runs):
 @pytest.fixture(scope="module")
 def with_copy(tmp_path_factory):
     """Return a run that saves log_prob equal to old_log_prob in step 0 only."""
-    recording = Recording(tmp_path_factory.mktemp("copy") / "a")
-    for step in range(2):
-        recording.data("old_log_prob", [1.0, 2.0])
-        recording.data("log_prob", [1.0, 2.0 + step])
-        recording.end_step()
-    return recording.close()
+    steps = [{"old_log_prob": [1.0, 2.0], "log_prob": [1.0, 2.0 + step]} for step in range(2)]
+    root = tmp_path_factory.mktemp("copy") / "a"
+    return record_data(root, *(saves.items() for saves in steps))
 
 
 @pytest.mark.parametrize("keys", ["old_log_prob=log_prob", {"old_log_prob": "log_prob"}])
@@ -127,10 +125,8 @@ def test_common(runs, tmp_path):
         reasons = " ".join(gap.reason for gap in result.verdict.coverage)
         assert all(what in reasons for what in ("steps and ranks", "phases", "keys"))
     assert compare_runs(*runs, common=True).verdict.first_divergence.step == 1
-    recording = Recording(tmp_path / "other")
-    recording.data("mine", 1.0)
-    recording.end_step()
-    other = compare_runs(recording.close(), runs[0], common=True)
+    other = record_data(tmp_path / "other", [("mine", 1.0)])
+    other = compare_runs(other, runs[0], common=True)
     assert other.verdict.status is Outcome.INCOMPARABLE
 
 
@@ -183,10 +179,7 @@ def test_first_only_of_what_is_missing(tmp_path):
     """How much is missing is known without comparing what follows."""
     a = record_training(tmp_path / "a", steps=1)
     b = record_training(tmp_path / "b", steps=1, reference_dump=False)
-    run_json = b / "run.json"
-    content = json.loads(run_json.read_text())
-    content["config"]["reference_dump"] = True
-    run_json.write_text(json.dumps(content))
+    rewrite(b / "run.json", {"config.reference_dump": True})
     whole, first = compare_runs(a, b), compare_runs(a, b, first_only=True)
     assert first.verdict.first_divergence.cause is Cause.MISSING
     assert first.verdict.first_divergence.explanation == whole.verdict.first_divergence.explanation

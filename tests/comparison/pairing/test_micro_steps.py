@@ -9,10 +9,9 @@ import numpy as np
 import openpyxl
 import pytest
 from helpers.runs import Recording
-from helpers.timelines import datum, entry, keys, shown
+from helpers.timelines import datum, keys
 
 from mindrlhf_msprobe import compare_runs
-from mindrlhf_msprobe.comparison.pairing.timeline import order_of
 from mindrlhf_msprobe.findings import Cause, CulpritCode
 from mindrlhf_msprobe.report.comparison import render
 from mindrlhf_msprobe.report.messages.words import ordinal
@@ -250,16 +249,6 @@ U = ("log_prob", "kl_loss", "loss")
 def saved(*names):
     """Return data saved one after the other."""
     return [datum(name, 100 + i, names[:i].count(name)) for i, name in enumerate(names)]
-
-
-@pytest.mark.parametrize(
-    "others", [[], [entry("r", "reference_compute_log_prob", 0, 1)], [entry("g", GENERATE, 0, 1)]]
-)
-def test_what_an_update_gave_stands_before_the_next_one(others):
-    """Also where phases before were gone through in chunks, and whatever else was recorded."""
-    data = saved("prompts", "old_log_prob", "old_log_prob", *U, *U)
-    found = [name for name in shown(order_of(others, data)) if "Cell" not in name]
-    assert found[-6:] == [f"{key}.{n}" for n in range(2) for key in U]
 
 
 def test_a_mean_saved_after_all_updates_stands_behind_them():

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from helpers.runs import Fault, record_training, slightly_more
+from helpers.snapshots import rewrite
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.cli import main
@@ -166,9 +167,7 @@ def test_parts_recorded_by_choice_are_no_wrappers(tmp_path):
     runs = []
     for name, part, chosen in (("a", "layers.0", "encoder"), ("b", "layers.1", "decoder")):
         run = record(tmp_path / name, rename, include=[f"^{part}"])
-        manifest = json.loads((run / "run.json").read_text())
-        manifest["config"]["include"] = [f"^{chosen}"]
-        (run / "run.json").write_text(json.dumps(manifest))
+        rewrite(run / "run.json", {"config.include": [f"^{chosen}"]})
         runs.append(run)
     result = compare_runs(*runs)
     assert result.verdict.status is Outcome.INCOMPARABLE

@@ -94,14 +94,3 @@ def test_long_sequences_leave_as_few_items_as_can_be(monkeypatch, few):
         pairs = align_sequences(kinds_a, kinds_b, worth, lambda i, j: 0)
         assert [(a[i], a[i]) for i, _ in pairs] == [(a[i], b[j]) for i, j in pairs]
         assert len(pairs) == len(a)
-
-
-def test_of_equal_items_the_earliest_are_paired():
-    """A loop that runs once more: the last round is what is left."""
-    items = [("a", "1", str(i)) for i in range(4)]
-    other = [("a", "1", f"other {i}") for i in range(5)]
-    kinds_a, kinds_b, worth, same = worths(items, other)
-    assert align_sequences(kinds_a, kinds_b, worth, same) == [(i, i) for i in range(4)]
-    assert align_sequences(kinds_b, kinds_a, lambda i, j: worth(j, i), lambda i, j: 0) == [
-        (i, i) for i in range(4)
-    ]

@@ -14,18 +14,6 @@ from mindrlhf_msprobe.storage.records import Entry
 GENERATE, UPDATE = "actor_generate_sequences", "actor_update"
 
 
-def test_a_container_stands_around_its_children():
-    """An entry begins before and ends after what ran inside it."""
-    events = shown(order_of([entry("root", UPDATE, 0, 3), entry("a", UPDATE, 1, 2)], []))
-    root, a = "Cell.root.Net.forward.0", "Cell.a.Net.forward.0"
-    assert events == [f"begin {root}", f"begin {a}", f"end {a}", f"end {root}"]
-
-
-def test_an_entry_that_never_returned_has_no_end():
-    """A cell that raised begins and does not end."""
-    assert len(order_of([entry("a", UPDATE, 0, None)], [])) == 1
-
-
 PHASES = [
     GENERATE,
     "actor_compute_log_prob",
@@ -97,13 +85,6 @@ def test_prompts_stand_before_the_generation_they_are_given_to(openings, saves, 
         assert not opening or place > events.index(
             f"end Cell.{GENERATE}{opening - 1}.Net.forward.0"
         )
-
-
-def test_key_data_keep_their_order_without_any_cell():
-    """Key data alone stand in the order of a step, whatever was saved first."""
-    names = [key for key, _ in STEP]
-    data = [datum(key, seq) for seq, key in enumerate(reversed(names))]
-    assert keys(*data) == [f"{name}.0" for name in names]
 
 
 def test_what_a_loss_is_made_of_keeps_the_order_in_which_it_is_made():
@@ -201,29 +182,6 @@ def rounds(*phases, number=2):
     ]
 
 
-@pytest.mark.parametrize("seq", [None, 100])
-def test_the_nth_save_belongs_to_the_nth_opening(seq):
-    """With two rounds, each key stands in its own round, also if it was saved at the end."""
-    entries = rounds(GENERATE, "critic_compute_values", UPDATE)
-    data = [datum(key, seq, n) for key in ("responses", "rewards", "loss") for n in range(2)]
-    events = shown(order_of(entries, data))
-    order = [name for name in events if not name.startswith("end")]
-    assert order == [
-        f"begin Cell.{GENERATE}.Net.forward.0",
-        "responses.0",
-        "begin Cell.critic_compute_values.Net.forward.0",
-        "rewards.0",
-        f"begin Cell.{UPDATE}.Net.forward.0",
-        "loss.0",
-        f"begin Cell.{GENERATE}.Net.forward.1",
-        "responses.1",
-        "begin Cell.critic_compute_values.Net.forward.1",
-        "rewards.1",
-        f"begin Cell.{UPDATE}.Net.forward.1",
-        "loss.1",
-    ]
-
-
 def test_a_key_of_a_phase_that_was_not_recorded_stands_in_its_round():
     """Where only the update was recorded, each round's responses stand before its update."""
     entries = rounds(UPDATE)
@@ -278,28 +236,6 @@ def test_the_events_of_both_runs_are_merged():
     begun = [name.split(".")[1] for name in shown(merge(a, b)) if name.startswith("begin")]
     assert begun == ["x", "a", "b", "c", "y", "d"]
     assert merge(a, a) == a
-
-
-def test_a_loss_saved_after_both_updates_stands_behind_both():
-    """A loss may come from the critic's update as well, so it stands behind it."""
-    entries = rounds(UPDATE, "critic_update", number=1)
-    for seq in (None, 10):
-        assert shown(order_of(entries, [datum("loss", seq)]))[-1] == "loss.0"
-    between = [replace(e, seq=2 * e.seq, end=2 * e.end) for e in entries]
-    events = shown(order_of(between, [datum("loss", 3)]))
-    assert events.index("loss.0") < events.index("begin Cell.critic_update.Net.forward.0")
-
-
-def test_rewards_stand_no_later_than_where_they_were_saved():
-    """Rewards saved before the critic ran stand before it, and before what came of them."""
-    entries = rounds("critic_compute_values", UPDATE, number=1)
-    entries = [replace(e, seq=e.seq + 10, end=e.end + 10) for e in entries]
-    data = [datum("rewards", 3), datum("mine", 4), datum("values", 5)]
-    events = shown(order_of(entries, data))
-    assert events[:2] == ["rewards.0", "mine.0"]
-    assert events.index("rewards.0") < events.index(
-        "begin Cell.critic_compute_values.Net.forward.0"
-    )
 
 
 def test_rewards_saved_before_the_values_stand_before_them():

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.runs import MSPROBE_DATA, record_training
-from helpers.snapshots import changed
+from helpers.snapshots import changed, rewrite
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -616,9 +616,8 @@ def test_a_comparison_says_what_the_preflight_found(tmp_path: Path) -> None:
     """Of runs on disk: the manifests that were written are those that are compared."""
     paths = [record_training(tmp_path / name, steps=1) for name in ("a", "b")]
     for path, phase in zip(paths, ("actor_generate_sequences", "reference_compute_log_prob")):
-        content = json.loads((path / "run.json").read_text())
-        content |= {"taken": "first_phase", "taken_in": phase, "determinism": {"x": phase}}
-        (path / "run.json").write_text(json.dumps(content))
+        taken = {"taken": "first_phase", "taken_in": phase, "determinism": {"x": phase}}
+        rewrite(path / "run.json", taken)
     (difference,) = compare_runs(*paths).preflight.differences
     assert (difference.section, difference.name) == ("determinism", "x")
 

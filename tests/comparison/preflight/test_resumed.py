@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.runs import Recording
+from helpers.snapshots import rewrite
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.comparison.preflight.preflight import preflight
@@ -136,9 +137,8 @@ def test_what_updates_change_is_no_difference_of_runs_that_begin_apart(tmp_path,
     """Neither the weights that they begin with, nor how far their optimizers had counted."""
     runs = [begun(tmp_path / "a", 0, 0), begun(tmp_path / "b", step, step or 4)]
     for run, fingerprint in zip(runs, ("xxh3_128:aa", "xxh3_128:bb")):
-        content = json.loads((run / "run.json").read_text())
-        content["initial_weights"] = {"actor": {"w": fingerprint}, "critic": {"w": "xxh3_128:cc"}}
-        (run / "run.json").write_text(json.dumps(content))
+        weights = {"actor": {"w": fingerprint}, "critic": {"w": "xxh3_128:cc"}}
+        rewrite(run / "run.json", {"initial_weights": weights})
     found = preflight(*map(open_run, runs))
     settings = {difference.name for difference in found.differences}
     weights = [weights.role for weights in found.weights if weights.differ]

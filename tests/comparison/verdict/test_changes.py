@@ -11,7 +11,6 @@ from helpers.runs import Recording
 
 from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.verdict import changes
 from mindrlhf_msprobe.comparison.verdict.changes import rotary_bases
 from mindrlhf_msprobe.comparison.verdict.inside import of_elements
 from mindrlhf_msprobe.findings import Inside
@@ -164,12 +163,6 @@ def table(base: float, size: int = 32) -> np.ndarray:
     return np.tile(np.cos(np.outer(np.arange(20), powers)), 2).astype(np.float32)
 
 
-def test_two_bases_are_named() -> None:
-    found = rotary_bases(table(10000.0), table(500.0))
-    assert found is not None
-    assert found.parameters == {"a": 10000.0, "b": 500.0}
-
-
 @pytest.mark.parametrize("angle", [1e-30, 1e-8, 0.0, float("nan"), 2.0])
 @pytest.mark.parametrize("size", [4, 512])
 def test_wide_tensors_of_any_values_are_none(angle: float, size: int) -> None:
@@ -177,15 +170,6 @@ def test_wide_tensors_of_any_values_are_none(angle: float, size: int) -> None:
     any_values = np.full((3, size), np.sin(angle))
     assert rotary_bases(any_values, table(500.0, size)) is None
     assert rotary_bases(np.cos(any_values), any_values) is None
-
-
-def test_no_base_is_tried_on_what_is_no_table(monkeypatch):
-    """The first angles of its positions tell, before hundreds of bases are."""
-    monkeypatch.setattr(changes._Table, "error", None)
-    values = np.random.default_rng(0).normal(size=(4, 32)).astype(np.float32)
-    for other in (values, np.ones_like(values), table(500.0, 32)):
-        assert rotary_bases(np.ones_like(values), other) is None
-        assert rotary_bases(values, other) is None
 
 
 def test_the_bases_of_tables_in_unlike_dtypes_are_named(of_both):

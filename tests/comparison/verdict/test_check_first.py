@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.runs import Fault, record_training
+from helpers.snapshots import rewrite
 
 from mindrlhf_msprobe import compare_runs
 from mindrlhf_msprobe.findings import Cause, Comparison
@@ -83,8 +84,7 @@ def compare(tmp_path: Path) -> Compare:
         runs = []
         for name, faults, other in (("a", (), {}), ("b", (fault,), b)):
             root = record_training(tmp_path / name, faults=faults, **settings)
-            content = json.loads((root / "run.json").read_text())
-            (root / "run.json").write_text(json.dumps({**content, **sections(**other)}))
+            rewrite(root / "run.json", sections(**other))
             given = (
                 (configurations or {}) if name == "b" else dict.fromkeys(configurations or (), 0)
             )
@@ -228,11 +228,9 @@ def test_the_mode_of_a_cell_holds_for_those_inside(
     runs = []
     for name, faults in (("a", ()), ("b", (Fault("layers.0.mlp", "actor_update", step=1),))):
         root = record_training(tmp_path / name, faults=faults)
-        content = json.loads((root / "run.json").read_text())
         others = dict.fromkeys(cells, name == "a")
         modes = {"actor_update": [{"step": 0, "training": False, "others": others}]}
-        content.update(sections(), modes=modes)
-        (root / "run.json").write_text(json.dumps(content))
+        rewrite(root / "run.json", {**sections(), "modes": modes})
         runs.append(root)
     comparison = compare_runs(*runs, output_path=None)
     first = comparison.verdict.first_divergence
@@ -263,9 +261,8 @@ def test_a_setting_of_a_network_that_runs_in_several_phases_holds_for_each(tmp_p
         for name, faults in (("a", ()), ("b", (fault,))):
             root = tmp_path / fault.place / name
             record_training(root, faults=faults, **KEY_DATA)
-            content = json.loads((root / "run.json").read_text())
-            content["networks"] = of_two_networks(0.05 if name == "a" else 0.06)
-            (root / "run.json").write_text(json.dumps(content))
+            networks = of_two_networks(0.05 if name == "a" else 0.06)
+            rewrite(root / "run.json", {"networks": networks})
             runs.append(root)
         comparison = compare_runs(*runs, output_path=None)
         first = comparison.verdict.first_divergence
@@ -290,10 +287,9 @@ def test_random_states_are_those_of_the_ranks_that_are_compared(
         faults = (Fault("responses", step=2, rank=1),) if name == "b" else ()
         record_training(tmp_path / name, ranks=(0, 1), steps=3, faults=faults, **KEY_DATA)
         for file, of_rank in zip(("run.json", "run.rank1.json"), states):
-            path = tmp_path / name / file
             digits = "".join(f"{ord(state):08x}" for state in of_rank)
-            content = {"random_states": {"numpy_state": [[0, digits]]}}
-            path.write_text(json.dumps({**json.loads(path.read_text()), **content}))
+            states = {"random_states": {"numpy_state": [[0, digits]]}}
+            rewrite(tmp_path / name / file, states)
     compared = compare_runs(
         tmp_path / "a", tmp_path / "b", ranks=(0, 1), output_path=tmp_path / "out"
     )

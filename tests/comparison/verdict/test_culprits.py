@@ -621,12 +621,6 @@ def test_a_network_that_was_left_out_hides_its_logits(compared):
     assert code(comparison) is None
 
 
-def test_tokens_that_were_not_recorded_leave_the_choice_open(compared):
-    comparison = compared("sampled", (1, 1), settings={"token_range_end": 0})
-    assert first(comparison).record == "responses"
-    assert code(comparison) is None
-
-
 @pytest.mark.parametrize(("last", "known"), [(2, True), (3, True), (1, False)])
 def test_as_many_passes_as_tokens_are_all_of_them(compared, last, known):
     """Responses of three tokens come of three passes: no wider range is needed to say so."""

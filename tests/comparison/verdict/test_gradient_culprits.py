@@ -113,18 +113,6 @@ def test_the_origin_among_the_gradients(tmp_path, place, origin, cause, task):
     assert (first.entry, str(first.cause)) == (origin, cause)
 
 
-def test_equal_gradients_are_identical(tmp_path):
-    """All entries of both directions are compared, and agree."""
-    a, b = training(tmp_path / "a"), training(tmp_path / "b")
-    comparison = compare_runs(a, b)
-    assert comparison
-    assert {finding.entry.rsplit(".", 2)[1] for finding in comparison.findings} == {
-        "forward",
-        "backward",
-        "parameters_grad",
-    }
-
-
 def test_a_gradient_that_arrives_otherwise_points_at_the_loss(tmp_path):
     """The explanation says that the forward pass agrees."""
     a = training(tmp_path / "a")

@@ -1,13 +1,17 @@
-"""What differs inside a record: planted patterns are named, near misses are not."""
+"""What differs inside a record: planted patterns are named, near misses are not.
+
+Nor is one of two explanations that fit.
+"""
 
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 from helpers.health_runs import HealthRun
-from helpers.runs import Fault, Recording, record_training
+from helpers.runs import Fault, record_data, record_training
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +24,8 @@ from mindrlhf_msprobe.report.comparison import render
 
 SEEDS = st.integers(0, 2**32 - 1)
 DTYPES = st.sampled_from([np.float32, np.float64])
-NAMES = {np.float32: "Float32", np.float64: "Float64", np.float16: "Float16", np.int64: "Int64"}
+NAMES = {"float16": "Float16", "float32": "Float32", "float64": "Float64", "int64": "Int64"}
+NAMES |= {"int32": "Int32", "int8": "Int8", "uint8": "UInt8", "bool": "Bool"}
 quick = settings(max_examples=60, deadline=None)
 
 
@@ -31,7 +36,13 @@ def values(seed, shape=(4, 6, 5), dtype=np.float32):
 
 def look(a, b):
     """Return what differs inside two arrays."""
-    return of_elements(a, b, NAMES[a.dtype.type])
+    return of_elements(a, b, NAMES[str(a.dtype)])
+
+
+def kind(a, b):
+    """Return the kind of what is said to have been done to A, None if nothing is."""
+    found = look(a, b)
+    return None if found is None or found.change is None else found.change.kind
 
 
 @quick
@@ -56,8 +67,7 @@ def test_one_element_otherwise_is_no_factor(seed, dtype, factor, data):
     b = (a * dtype(factor)).astype(dtype)
     index = data.draw(st.integers(0, a.size - 1))
     b.reshape(-1)[index] *= dtype(1 + 64 * np.finfo(dtype).eps)
-    found = look(a, b)
-    assert found is None or found.change is None
+    assert kind(a, b) is None
 
 
 @quick
@@ -71,8 +81,7 @@ def test_one_offset_in_every_element(seed, dtype, offset):
     assert change.kind == "offset"
     assert change.parameters["offset"] == pytest.approx(offset, abs=change.parameters["within"])
     b.reshape(-1)[7] += max(abs(offset), 1) * dtype(0.01)
-    found = look(a, b)
-    assert found is None or found.change is None
+    assert kind(a, b) is None
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -203,27 +212,10 @@ def test_rounding():
         "A",
     )
     half[0, 0, 0] = a[0, 0, 0] * np.float32(1.0001)
-    found = look(a, half)
-    assert found is None or found.change is None
+    assert kind(a, half) is None
     near = a.copy()
     near[::2] = np.nextafter(near[::2], np.float32(9))
     assert look(a, near).change.parameters == {"ulps": 1}
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ([1.0, 1.0, 1.0], [2.0, 2.0, 2.0]),  # times 2 or plus 1
-        ([1.0], [3.0]),
-        ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0]),
-        ([1.0, 2.0], [math.inf, 4.0]),
-        ([1.0, 2.0, math.nan], [2.0, 5.0, math.nan]),
-    ],
-)
-def test_what_could_be_several_things_is_none(a, b):
-    """Too little, or nothing finite, to tell."""
-    found = look(np.array(a, np.float32), np.array(b, np.float32))
-    assert found is None or found.change is None
 
 
 def leaf(array):
@@ -275,14 +267,11 @@ def test_samples_of_one_prompt(tmp_path):
     """Elements of a list are numbered, and the prompt they share is named."""
     prompts = ["one", "two"] * 4
     for name, wrong in (("a", ()), ("b", (1, 3, 5)), ("c", (1, 2))):
-        recording = Recording(tmp_path / name)
-        recording.data("prompts", prompts)
-        recording.data("responses", [f"r{i}{'!' * (i in wrong)}" for i in range(8)])
+        responses = [f"r{i}{'!' * (i in wrong)}" for i in range(8)]
         rewards = np.arange(8.0)
         rewards[list(wrong)] += [0.5, 0.25, 0.75][: len(wrong)]
-        recording.data("rewards", rewards)
-        recording.end_step()
-        recording.close()
+        saves = {"prompts": prompts, "responses": responses, "rewards": rewards}
+        record_data(tmp_path / name, saves.items())
     responses = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
     assert responses.record == "responses.1"
     assert "Only elements 1, 3, 5 of 8: all of prompt 1." in render(
@@ -362,3 +351,156 @@ def test_padding_that_differs_is_called_padding(tmp_path):
         first = compare_runs(a, saved(name, **data)).verdict.first_divergence
         kind = None if first.inside.change is None else first.inside.change.kind
         assert (kind == "padding") is (name != "real"), name
+
+
+# Where two explanations fit, none is claimed.
+
+
+def masks(lengths, width, dtype):
+    """Return masks of so many tokens, [samples, width]."""
+    return (np.arange(width) < np.asarray(lengths)[:, None]).astype(dtype)
+
+
+@quick
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=9),
+    st.sampled_from([1, 2, -1, -2]),
+    st.sampled_from(list(NAMES)),
+    st.booleans(),
+)
+def test_a_cut_mask_is_not_shifted(lengths, by, dtype, left):
+    """One token more or less of each sample is also a shift along the tokens, in either layout."""
+    a, b = (masks(of, 13, dtype) for of in (lengths, np.clip(np.add(lengths, by), 0, 13)))
+    if left:
+        a, b = a[:, ::-1].copy(), b[:, ::-1].copy()
+    assert kind(a, b) is None
+    assert kind(a[0], b[0]) is None
+
+
+@quick
+@given(SEEDS, st.sampled_from(["int8", "int64", "uint8", "float32"]), st.integers(2, 3))
+def test_few_values_tell_nothing(seed, dtype, count):
+    """Of any two arrays of two or three values, whatever made one of the other."""
+    random = np.random.default_rng(seed)
+    a = random.integers(0, count, (4, 8)).astype(dtype)
+    made = (a[::-1], a[:, ::-1], np.roll(a, 1, 1), np.roll(a, 1, 0), a * 2, a + 1)
+    made = (*made, random.permutation(a.reshape(-1)).reshape(4, 8), a.max() - a)
+    for b in made:
+        assert kind(a, b.astype(dtype)) is None
+
+
+def test_no_two_small_masks():
+    """Of all pairs of masks of six columns none is said to be the other one moved."""
+    rows = np.array([*product([0, 1], repeat=6)])
+    for a in rows:
+        for b in rows:
+            assert kind(a, b) is None
+
+
+@quick
+@given(st.integers(4, 40), st.integers(1, 5), st.sampled_from([1, -1, 2]), st.booleans())
+def test_counting_numbers(size, samples, by, whole):
+    """Positions that count on from another number are also shifted."""
+    a = np.tile(np.arange(size), (samples, 1))
+    a = a if whole else a.astype(np.float32)
+    assert kind(a, a + by) is None if size >= 2 * abs(by) + 2 else True
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_what_repeats_itself(dtype):
+    """Periodic values may be shifted by one place, or back by the rest of the period."""
+    period = np.random.default_rng(1).permutation(1000)[:8]
+    a = np.tile(period, 4).astype(dtype)
+    fallen_off = np.concatenate([[999], a[:-1]]).astype(dtype)
+    assert kind(a, fallen_off) is None
+    assert kind(a[:8], fallen_off[:8]) == "shifted"
+
+
+def test_a_turned_sign_may_be_a_turned_order():
+    """Times -1 and turned round are one for what is symmetric about zero."""
+    a = np.array([-2.3, -1.7, -0.1, 0.1, 1.7, 2.3], np.float32)
+    assert kind(a, -a) is None
+    assert kind(a + np.float32(0.3), -a - np.float32(0.3)) == "factor"
+
+
+def test_shifts_along_two_axes():
+    """What is the same along all diagonals may be shifted along either axis."""
+    values = np.random.default_rng(2).normal(size=12).astype(np.float32)
+    a = np.array([values[i : i + 6] for i in range(1, 7)])
+    b = np.array([values[i : i + 6] for i in range(6)])
+    assert kind(a, b) is None
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ([[1, 1, 0, 0], [1, 0, 0, 0]], [[1, 0, 0, 0], [1, 1, 0, 0]]),  # two masks exchanged
+        ([[5, 7, 9, 4], [5, 8, 9, 4]], [[5, 8, 9, 4], [5, 7, 9, 4]]),  # two ids each other's
+        ([5, 5, 5, 5, 1, 0, 0, 0], [5, 5, 5, 1, 0, 0, 0, 0]),  # ended a token earlier
+        ([0.5] * 4 + [0.7] * 4, [0.5] * 3 + [0.7] * 5),
+        ([1, 2], [2, 4]),
+        ([1.0, 0.0, 1.0], [0.0, 1.0, 1.0]),
+        ([0.25, 0.75], [0.75, 0.25]),
+        ([0.1, 0.2, 0.3], [2.0, 2.0, 2.0]),  # filled with one value
+        ([0.1, 0.1, 0.1], [0.10009765625] * 3),  # rounded to bfloat16, or a factor
+        ([1e-9, 2e-9, 3e-9], [0.0, 0.0, 0.0]),  # rounded to float16, or set to 0
+        ([1.0, 1.0, 1.0], [2.0, 2.0, 2.0]),  # times 2 or plus 1
+        ([1.0], [3.0]),
+        ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0]),
+        ([1.0, 2.0], [math.inf, 4.0]),
+        ([1.0, 2.0, math.nan], [2.0, 5.0, math.nan]),
+    ],
+)
+def test_values_that_are_too_few(a, b):
+    """Nothing is claimed where it could be several things, or nothing finite is there to tell."""
+    dtype = np.float32 if isinstance(np.ravel(a)[0].item(), float) else np.int64
+    assert kind(np.array(a, dtype), np.array(b, dtype)) is None
+
+
+#: What was done to an array, and what is said of it.
+MOVES = {
+    "shifted": lambda a, new: np.concatenate([new[:, :1], a[:, :-1]], 1),
+    "order": lambda a, new: a[[1, 0, *range(2, len(a))]],
+    "order_inside": lambda a, new: np.array([np.roll(row, i) for i, row in enumerate(a)]),
+}
+
+
+@quick
+@given(
+    SEEDS,
+    st.sampled_from(list(MOVES)),
+    st.sampled_from(["int64", "int32", "float32", "float16"]),
+    st.tuples(st.integers(3, 9), st.integers(6, 30)),
+    st.integers(0, 4),
+)
+def test_what_has_one_explanation_is_named(seed, move, dtype, shape, padding):
+    """Ids below 32000 and floats, padding behind them; as it was made."""
+    random = np.random.default_rng(seed)
+    a, new = random.integers(1, 32000, (2, *shape))
+    if dtype.startswith("f"):
+        a, new = random.normal(size=(2, *shape))
+    a[0, shape[1] - padding :] = 0
+    a, new = a.astype(dtype), new.astype(dtype)
+    b = MOVES[move](a, new)
+    assume(not np.array_equal(a, b))
+    change = look(a, b).change
+    assert change.kind == move
+    if move == "order":
+        assert change.parameters["from"] == [[0, 1], [1, 0]]
+    if move == "shifted":
+        assert (change.parameters["axis"], change.parameters["by"]) == (1, 1)
+
+
+def test_statistics_of_two_values():
+    """A mask of 0 and 1 that is 0 and 2 may be another one with as many; floats are told."""
+    random = np.random.default_rng(3)
+    mask = random.integers(0, 2, 200)
+    counts = np.array([0, 1, 2, 1], np.int64)
+    normal = random.normal(size=200).astype(np.float32)
+    for a, found in ((mask, False), (mask.astype(np.float32), False), (counts, False)):
+        assert (of_statistics(*map(leaf, (a, a * 2))) is not None) is found
+        assert (of_statistics(*map(leaf, (a, a + 1))) is not None) is found
+    for values in (normal, np.maximum(normal, 0), normal.astype(np.float16)):
+        assert of_statistics(leaf(values), leaf(values * 2)).change.kind == "factor"
+    huge = np.array([1e200, -3e200, 2e200])
+    of_statistics(leaf(huge), leaf(huge * 2))

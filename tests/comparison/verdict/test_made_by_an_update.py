@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.runs import Fault
+from helpers.snapshots import rewrite
 from helpers.updates import LOG_PROB, UPDATE, record_updates
 
 from mindrlhf_msprobe import compare_runs
@@ -192,10 +192,8 @@ def test_random_numbers_explain_no_sum_of_what_agrees(tmp_path):
     runs = []
     for name, faults in (("a", ()), ("b", (Fault("loss", UPDATE, step=1, change=half),))):
         runs.append(record_updates(tmp_path / name, *faults, steps=2, **KEYS))
-        file = runs[-1] / "run.json"
-        noted = json.loads(file.read_text())
-        noted["random_states"] = {"numpy_state": [[0, f"{7:08x}{ord(name):08x}"]]}
-        file.write_text(json.dumps(noted))
+        states = {"numpy_state": [[0, f"{7:08x}{ord(name):08x}"]]}
+        rewrite(runs[-1] / "run.json", {"random_states": states})
     comparison = compare_runs(*runs)
     assert [d.setting for d in comparison.preflight.differences] == ["numpy_state"]
     found = first(comparison)

@@ -166,15 +166,6 @@ def test_a_longer_loop_leaves_its_last_round(tmp_path):
     assert result.verdict.first_divergence.cause is Cause.MISSING
 
 
-def test_levels_are_no_difference(plain, tmp_path):
-    """A run with cells alone against one with operators: what one lacks is coverage."""
-    mix, _ = plain(backward=False)
-    record_operators(tmp_path / "b", backward=False, cells=False)
-    result = compare_runs(mix, tmp_path / "b")
-    assert result.verdict.status is Outcome.IDENTICAL
-    assert {gap.reason for gap in result.verdict.coverage} == {"cells not recorded (level: L1)"}
-
-
 @pytest.mark.parametrize("level", ["L1", "mix"])
 def test_msprobes_dumps_are_compared_with_the_same_words(level):
     """The kernel that rounds is named; where the cells are known, inside its cell."""

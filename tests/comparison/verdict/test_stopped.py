@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.runs import PHASES, Fault, Recording, leave_as_killed, record_training
+from helpers.snapshots import rewrite
 
 from mindrlhf_msprobe import compare_runs, open_run
 from mindrlhf_msprobe.cli import main
@@ -178,9 +179,7 @@ def test_what_a_file_says_of_the_stop_is_not_trusted(
 ) -> None:
     """Another shape, wrong types and huge texts cost nothing but themselves."""
     b = stop_at(tmp_path / "b", "actor_update", 2, None, "failed")
-    manifest = json.loads((b / "run.json").read_bytes())
-    manifest["attempts"][-1]["stopped"] = stopped
-    (b / "run.json").write_text(json.dumps(manifest))
+    rewrite(b / "run.json", {("attempts", -1, "stopped"): stopped})
     text = render(compare_runs(whole, b))
     assert text.startswith("B stopped in step 2")
     assert len(text) < 5000

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers.runs import Fault, Recording, a_nan, record_training
+from helpers.runs import Fault, a_nan, record_data, record_training
 
 from mindrlhf_msprobe import Tolerance, compare_runs
 from mindrlhf_msprobe.cli import main
@@ -29,14 +29,7 @@ def twice(tmp_path, **settings):
 
 def of_keys(tmp_path, *steps):
     """Record two runs that hold the same key data, those of each step in their order."""
-    for name in "ab":
-        recording = Recording(tmp_path / name)
-        for step in steps:
-            for key, value in step:
-                recording.data(key, value)
-            recording.end_step()
-        recording.close()
-    return [str(tmp_path / name) for name in "ab"]
+    return [str(record_data(tmp_path / name, *steps)) for name in "ab"]
 
 
 def compare(tmp_path, capsys, runs, *options):
@@ -53,10 +46,18 @@ def test_the_same_nan_in_both_runs_is_said_and_can_fail(tmp_path, capsys, task):
     code, lines, found = compare(tmp_path, capsys, runs)
     assert code == 0
     assert lines[0].startswith("IDENTICAL: ")
+    non_finite = json.loads((tmp_path / "out/verdict.json").read_text("utf-8"))[
+        "non_finite_on_both_sides"
+    ]
+    place = {"step": 1, "rank": 0, "phase": PHASE, "record": MLP}
+    assert (non_finite["records"] > 1, non_finite["first"]) == (True, place)
+    held = f"agree bit for bit; {non_finite['records']} of them hold NaN or Inf on both sides"
+    assert held in lines[0]
+    assert lines[0].endswith(f"first at step 1, {PHASE}, rank 0: {MLP}.")
     assert lines[1].startswith(f"SUSPICIOUS: {found['count']} records agree but should not hold")
     assert f"first at step 1, {PHASE}, rank 0: {MLP} (1 NaN on both sides)" in lines[1]
     assert found["first"] == {
-        **{"step": 1, "rank": 0, "phase": PHASE, "record": MLP, "micro_step": None},
+        **{**place, "micro_step": None},
         **{"code": "suspicion.non_finite", "params": {"nan": 1, "inf": 0}},
     }
     assert found["text"] == lines[1]
@@ -68,7 +69,11 @@ def test_the_same_nan_in_both_runs_is_said_and_can_fail(tmp_path, capsys, task):
     code, lines, found = compare(tmp_path, capsys, runs, "--lang", "zh")
     assert f"{found['count']} 条记录两侧一致，但不应含 NaN 或 Inf" in lines[1]
     assert found["text"] == lines[1]
-    verdict = compare_runs(*runs, lang="zh").verdict
+    result = compare_runs(*runs, lang="zh")
+    verdict = result.verdict
+    assert verdict.non_finite.records == non_finite["records"]
+    suspicious = [one for one in result.findings if one.suspicions]
+    assert len(suspicious) == non_finite["records"]
     assert (verdict.suspicious.records, verdict.suspicious.record) == (found["count"], MLP)
     assert verdict.suspicious.what.params["nan"] == 1
 

@@ -260,14 +260,6 @@ def test_convolutions_are_sums_of_products(seed, axes, groups):
             assert np.sum(back.outputs[0].exact * change) == pytest.approx(np.sum(g * along))
 
 
-def test_what_has_no_formula_says_so():
-    """So that it is computed otherwise, or said."""
-    with pytest.raises(NoFormulaError):
-        compute_operator("Mint", "no_such_operator", (), {}, EXACT)
-    with pytest.raises(NoFormulaError):
-        compute_operator("Mint", "norm", (np.ones(3), 1), {}, EXACT)
-
-
 def rounded(value, precision):
     return np.asarray(value, precision.name)
 
@@ -356,12 +348,3 @@ def test_what_the_dtype_cannot_hold_is_ordinary():
     assert opinion_on(np.array([np.inf, 40000]), value, precision) is Opinion.ORDINARY
     assert opinion_on(np.array([np.inf, np.inf]), value, precision) is Opinion.WRONG
     assert opinion_on(np.array([np.nan, 40000]), value, precision) is Opinion.ORDINARY
-
-
-def test_equal_elements_may_share_a_gradient_in_any_way():
-    """Frameworks give it to one of them, or half to each."""
-    precision, x = PRECISIONS["float32"], np.ones(16, np.float32)
-    found = compute_operator("Mint", "minimum", (x, x.copy()), {}, precision)
-    gradient = found.gradients([x])[0]
-    for share in (0.0, 0.5, 1.0):
-        assert opinion_on(x * share, gradient) is Opinion.ORDINARY

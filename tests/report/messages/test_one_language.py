@@ -210,13 +210,13 @@ def test_argparse_of_others_keeps_its_words():
 def test_an_error_of_pythons_kinds_that_is_made_of_a_message_is_said_in_any_language():
     """It passes through other messages, and files, as its code; alone it speaks the process's."""
     outer = message(
-        "log.of_call", call="save()", why=TypeError(message("fault.no_numbers", dtype="O"))
+        "unread.at", path="save()", why=TypeError(message("fault.no_numbers", dtype="O"))
     )
     read = read_message(outer.as_json())
     assert read is not None
     assert text_of(read, "en") == "save(): dtype O holds no numbers"
     assert text_of(read, "zh") == "save()：dtype O 不是数值类型"
-    assert text_of(message("log.of_call", call="f()", why=OSError("own")), "zh") == "f()：own"
+    assert text_of(message("unread.at", path="f()", why=OSError("own")), "zh") == "f()：own"
     taken = FileExistsError(17, message("fault.of_others"), "x.npy")
     for lang, words in (
         ("en", "a file that is not the probe's stands there"),

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 from helpers.operators import LAYERS, Extra, Plant, record_operators
-from helpers.pages import Page
+from helpers.pages import page_of
 
-from mindrlhf_msprobe import check_run, compare_runs, open_run
-from mindrlhf_msprobe.report.page.page import Shown, write_page
+from mindrlhf_msprobe import check_run, compare_runs
 from mindrlhf_msprobe.storage.operators import is_operator
 
 pytest.importorskip("bokeh")
@@ -26,15 +25,6 @@ def runs(tmp_path_factory):
     return root / "a", root / "b"
 
 
-def page_of(tmp_path, comparison, *runs):
-    file = tmp_path / "page.html"
-    check = None if comparison is not None else check_run(runs[0])
-    write_page(
-        Shown(tuple(map(open_run, runs)), comparison, () if check is None else (check,)), file
-    )
-    return Page(file)
-
-
 @pytest.mark.parametrize("folded", [False, True])
 def test_each_operator_stands_beside_its_own_partner(tmp_path, runs, folded):
     """Numbers shift behind the operator that B alone has: no value stands beside another one's."""
@@ -42,7 +32,9 @@ def test_each_operator_stands_beside_its_own_partner(tmp_path, runs, folded):
     if folded:  # as of a comparison of very many records, which keeps what differs
         findings = [f for f in comparison.findings if not f.status.agrees]
         comparison = replace(comparison, findings=findings)
-    entries = page_of(tmp_path, comparison, *runs).json("place-0-0")["phases"][0]["entries"]
+    entries = page_of(tmp_path, *runs, comparison=comparison).json("place-0-0")["phases"][0][
+        "entries"
+    ]
     shifted = [e for e in entries if e["n"] == "Mint.matmul.3.forward"]
     assert shifted
     for entry in entries:
@@ -60,7 +52,9 @@ def test_each_operator_stands_beside_its_own_partner(tmp_path, runs, folded):
 def test_operators_stand_in_their_cells(tmp_path, runs, pair):
     """In the tree of the map, under the cell that called them."""
     comparison = compare_runs(*runs) if pair else None
-    page = page_of(tmp_path, comparison, *(runs if pair else runs[:1]))
+    checks = () if pair else [check_run(runs[0])]
+    shown = runs if pair else runs[:1]
+    page = page_of(tmp_path, *shown, comparison=comparison, checks=checks)
     forward = page.json("cells")["0-forward"]
     paths = dict(zip(forward["entries"], forward["cells"]))
     assert paths["Mint.matmul.0.forward"] == f"{LAYERS[0]}.Mint.matmul"
@@ -72,6 +66,6 @@ def test_operators_stand_in_their_cells(tmp_path, runs, pair):
 
 def test_the_answer_names_the_operator(tmp_path, runs):
     comparison = compare_runs(runs[0], runs[1])
-    page = page_of(tmp_path, comparison, *runs)
+    page = page_of(tmp_path, *runs, comparison=comparison)
     texts = str(page.head["answer"]["lines"])
     assert f"Mint.matmul inside {LAYERS[0]}" in texts

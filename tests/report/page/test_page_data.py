@@ -13,13 +13,12 @@ import pytest
 from helpers.health_runs import HealthRun, tensor
 from helpers.health_runs import a_nan as a_nan_leaf
 from helpers.odd_runs import NO_LAYERS
-from helpers.pages import Page
+from helpers.pages import page_of
 from helpers.runs import Fault, a_nan, record_training
 
 from mindrlhf_msprobe import check_run, compare_runs, open_run
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.report.page.data import NOT_FINITE, UNMEASURED, ZERO
-from mindrlhf_msprobe.report.page.page import Shown, write_page
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import direction_of
@@ -46,9 +45,7 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pair(runs, tmp_path_factory):
     comparison = compare_runs(*runs)
-    file = tmp_path_factory.mktemp("page") / "page.html"
-    write_page(Shown(tuple(map(open_run, runs)), comparison, ()), file)
-    return comparison, Page(file)
+    return comparison, page_of(tmp_path_factory.mktemp("page"), *runs, comparison=comparison)
 
 
 def test_the_planted_place_is_on_top(pair):
@@ -123,8 +120,7 @@ def test_the_first_divergence_is_neither_zero_nor_empty(tmp_path, case):
     comparison = compare_runs(*runs)
     first = comparison.verdict.first_divergence
     assert first.entry == f"Cell.head.Dense.{direction}.0"
-    write_page(Shown(tuple(map(open_run, runs)), comparison), tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
+    page = page_of(tmp_path, *runs, comparison=comparison)
     at = first.phase, first.entry, 0, 0
     distance, status = page.heat("distance"), page.heat("status")
     if isinstance(wanted, float):
@@ -208,8 +204,7 @@ def test_phases_of_which_only_the_times_are_known_stand_in_the_step(tmp_path, si
     """Key data alone were recorded: they stand between the phases that ran, which say so."""
     runs = [timed(tmp_path / side, steps=2, **NO_LAYERS) for side in "ab"[:sides]]
     comparison = compare_runs(*runs) if sides == 2 else None
-    write_page(Shown(tuple(map(open_run, runs)), comparison), tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
+    page = page_of(tmp_path, *runs, comparison=comparison)
     for step in (0, 1):
         items = page.json("strip")["places"][f"{step}-0"]
         names = [page.head[f"{item[0]}s"][item[1]] for item in items]
@@ -227,8 +222,7 @@ def test_a_phase_that_was_recorded_but_not_compared_is_not_said_to_be_unrecorded
     """B's configuration leaves the reference out."""
     a = timed(tmp_path / "a", steps=1)
     b = timed(tmp_path / "b", steps=1, reference_dump=False, critic_train_dump=False)
-    write_page(Shown((open_run(a), open_run(b)), compare_runs(a, b)), tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
+    page = page_of(tmp_path, a, b, comparison=compare_runs(a, b))
     flags = {
         page.head["phases"][item[1]]: item[9]
         for item in page.json("strip")["places"]["0-0"]
@@ -244,11 +238,9 @@ def test_what_agrees_as_a_whole_is_in_the_maps(runs, tmp_path, monkeypatch):
     monkeypatch.setattr("mindrlhf_msprobe.comparison.compare.FOLD_ABOVE", 10)
     comparison = compare_runs(*runs)
     assert comparison.agreements
-    opened = tuple(map(open_run, runs))
-    write_page(Shown(opened, comparison, ()), tmp_path / "page.html")
-    folded, status = Page(tmp_path / "page.html"), None
+    folded = page_of(tmp_path, *runs, comparison=comparison)
     status, norm = folded.heat("status"), folded.heat("norm")
-    for entry in opened[0].entries():
+    for entry in open_run(runs[0]).entries():
         at = entry.phase, entry.name, entry.step, entry.rank
         returned = [r.leaf for r in entry.records if r.io in ("output", "parameters_grad")]
         norms = [leaf.norm for leaf in returned if leaf.norm is not None]
@@ -266,8 +258,7 @@ def test_one_run_shows_its_own_numbers_and_findings(tmp_path):
     faults = [Fault("layers.1.mlp", "actor_update", step=1, change=a_nan)]
     run = record_training(tmp_path / "run", steps=3, faults=faults)
     check = check_run(run)
-    write_page(Shown((open_run(run),), None, (check,)), tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
+    page = page_of(tmp_path, run, checks=[check])
     assert page.head["kind"] == "run"
     assert page.head["answer"]["place"]["step"] == check.findings[0].place.step
     non_finite = page.heat("non_finite")
@@ -288,9 +279,8 @@ def test_the_step_as_it_ran_tells_a_warning_from_an_error(tmp_path):
         run.call("head", output=a_nan_leaf())
     run.data("loss", 1.0)
     run.end_step()
-    opened = open_run(run.close())
-    write_page(Shown((opened,), None, (check_run(opened.path),)), tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
+    path = run.close()
+    page = page_of(tmp_path, path, checks=[check_run(path)])
     names = {"phase": page.head["phases"], "key": page.head["keys"]}
     items = page.json("strip")["places"]["0-0"]
     found = {names[item[0]][item[1]]: (item[8] > 0, item[10]) for item in items}
@@ -305,10 +295,10 @@ def test_stored_tensors_show_where_they_differ(tmp_path):
     settings = {"task": "tensor", "steps": 1}
     a = record_training(tmp_path / "a", **settings)
     b = record_training(tmp_path / "b", faults=[fault], **settings)
-    comparison, opened = compare_runs(a, b), (open_run(a), open_run(b))
-    write_page(Shown(opened, comparison, ()), tmp_path / "page.html")
+    comparison = compare_runs(a, b)
     record = comparison.verdict.first_divergence.record
-    shown = Page(tmp_path / "page.html").records(0, 0)["actor_compute_log_prob", record]
+    page = page_of(tmp_path, a, b, comparison=comparison)
+    shown = page.records(0, 0)["actor_compute_log_prob", record]
     x, y = (
         next(
             r.array()
@@ -316,7 +306,7 @@ def test_stored_tensors_show_where_they_differ(tmp_path):
             for r in entry.records
             if r.name == record
         )
-        for run in opened
+        for run in map(open_run, (a, b))
     )
     difference = np.abs(np.float64(x) - np.float64(y))
     assert shown["a"]["first"] == pytest.approx(x.ravel()[:8].tolist())
@@ -354,14 +344,12 @@ def test_too_many_values_leave_steps_out_but_never_those_of_interest():
 def test_a_step_that_one_run_lacks_is_missing_and_one_not_asked_for_is_plain(runs, tmp_path):
     """The matrix shows every step of either run."""
     b = record_training(tmp_path / "b", steps=2, ranks=(0, 1))
-    opened = open_run(runs[0]), open_run(b)
     for steps, wanted in (
         (None, {0: "same", 1: "same", 2: "missing"}),
         ("0", {0: "same", 1: "plain"}),
     ):
         comparison = compare_runs(runs[0], b, steps=steps, common=True)
-        write_page(Shown(opened, comparison, ()), tmp_path / "page.html")
-        places = Page(tmp_path / "page.html").head["places"]
+        places = page_of(tmp_path, runs[0], b, comparison=comparison).head["places"]
         states = {places["steps"][step]: state for step, rank, state, *_ in places["cells"]}
         assert {step: states[step] for step in wanted} == wanted
 
@@ -373,8 +361,7 @@ def test_a_curve_stands_where_its_quantity_belongs(tmp_path):
         run.gradients("value_head", weight=tensor())
     run.data("values", np.ones(3, np.float32))
     run.end_step()
-    write_page(Shown((open_run(run.close()),)), tmp_path / "page.html")
-    groups = Page(tmp_path / "page.html").json("course")["groups"]
+    groups = page_of(tmp_path, run.close()).json("course")["groups"]
     found = {group["id"]: [one["label"] for one in group["series"]] for group in groups}
     assert "gradient_norm[value_head]" in found["gradients"]
     assert found["advantages"] == ["values"]
@@ -382,14 +369,13 @@ def test_a_curve_stands_where_its_quantity_belongs(tmp_path):
 
 def test_rollout_against_training_is_one_group_of_curves(tmp_path):
     """Every metric, verl's older ones too, and none of them among those of the reference's KL."""
-    run = HealthRun(tmp_path / "run")
     old = -np.ones((2, 3), np.float32)
-    run.data("rollout_log_prob", old * np.float32([0.5, 1, 2]))
-    run.data("old_log_prob", old + np.float32([0.1, 0.2, 0.3]))
-    run.data("ref_log_prob", old)
-    run.end_step()
-    write_page(Shown((open_run(run.close()),)), tmp_path / "page.html")
-    groups = Page(tmp_path / "page.html").json("course")["groups"]
+    saves = {
+        "rollout_log_prob": [old * np.float32([0.5, 1, 2])],
+        "old_log_prob": [old + np.float32([0.1, 0.2, 0.3])],
+        "ref_log_prob": [old],
+    }
+    groups = page_of_saves(tmp_path, saves).json("course")["groups"]
     found = {group["id"]: {one["label"] for one in group["series"]} for group in groups}
     assert found["rollout"] == {*METRICS}
     assert found["kl"] == {"kl_k1", "kl_k3"}
@@ -398,8 +384,7 @@ def test_rollout_against_training_is_one_group_of_curves(tmp_path):
 def test_of_too_many_curves_both_runs_keep_the_same(runs, tmp_path, monkeypatch):
     """A curve of A without its other side says nothing of how far they are apart."""
     monkeypatch.setattr("mindrlhf_msprobe.report.page.page._MOST_SERIES", 10)
-    write_page(Shown((open_run(runs[0]), open_run(runs[1]))), tmp_path / "page.html")
-    groups = Page(tmp_path / "page.html").json("course")["groups"]
+    groups = page_of(tmp_path, *runs).json("course")["groups"]
     sides = defaultdict(list)
     for series in (one for group in groups for one in group["series"]):
         sides[series["side"]].append((series["label"], series["rank"], series.get("statistic")))
@@ -410,16 +395,12 @@ def test_of_too_many_curves_both_runs_keep_the_same(runs, tmp_path, monkeypatch)
 @pytest.mark.parametrize("rewards", [[0.5, 2.0], np.array([0.5, 2.0], np.float32)])
 def test_rewards_stand_beside_their_samples(tmp_path, rewards):
     """Lists and arrays, one number a row."""
-    run = HealthRun(tmp_path / "run")
-    run.data("responses", ["a b", "c"])
-    run.data("rewards", rewards)
-    run.end_step()
-    write_page(Shown((open_run(run.close()),)), tmp_path / "page.html")
-    samples = Page(tmp_path / "page.html").json("text-0-0")["samples"]
+    saves = {"responses": [["a b", "c"]], "rewards": [rewards]}
+    samples = page_of_saves(tmp_path, saves).json("text-0-0")["samples"]
     assert [(one["a"]["text"], one["reward"]["a"]) for one in samples] == [("a b", 0.5), ("c", 2.0)]
 
 
-def page_of(tmp_path, *sides):
+def page_of_saves(tmp_path, *sides):
     """Write the page of runs of which each saves {key: [its saves]} in one step."""
     paths = []
     for name, saves in zip("ab", sides):
@@ -430,8 +411,7 @@ def page_of(tmp_path, *sides):
         run.end_step()
         paths.append(run.close())
     comparison = compare_runs(*paths) if len(paths) > 1 else None
-    write_page(Shown(tuple(map(open_run, paths)), comparison), tmp_path / "page.html")
-    return Page(tmp_path / "page.html")
+    return page_of(tmp_path, *paths, comparison=comparison)
 
 
 def test_responses_differ_also_behind_where_they_are_cut(tmp_path):
@@ -442,7 +422,7 @@ def test_responses_differ_also_behind_where_they_are_cut(tmp_path):
         {"responses": [np.stack([ids, x])], "log_prob": [np.stack([logs, logs])]}
         for x in (ids, others)
     )
-    same, unlike = page_of(tmp_path / "ids", a, b).json("text-0-0")["samples"]
+    same, unlike = page_of_saves(tmp_path / "ids", a, b).json("text-0-0")["samples"]
     assert not same["differs"]
     assert (unlike["differs"], unlike["first_difference"]) == (True, 8000)
     begin = unlike["b"]["begin"]
@@ -450,7 +430,7 @@ def test_responses_differ_also_behind_where_they_are_cut(tmp_path):
     assert unlike["b"]["log_probs"][8000 - begin] == -8000
     assert (unlike["a"]["size"], unlike["a"]["cut"]) == (9000, True)
     texts = ({"responses": [["w " * 15_000 + end]]} for end in "xy")
-    (row,) = page_of(tmp_path / "texts", *texts).json("text-0-0")["samples"]
+    (row,) = page_of_saves(tmp_path / "texts", *texts).json("text-0-0")["samples"]
     assert (row["differs"], row["first_difference"]) == (True, 30_000)
     assert row["b"]["text"].endswith(" y")
 
@@ -460,7 +440,7 @@ def test_responses_of_all_saves_of_a_step_are_shown(tmp_path):
     sides = (
         {"responses": [["one"], ["two", last]], "rewards": [[0.5], [1.0, 2.0]]} for last in "ab"
     )
-    rows = page_of(tmp_path, *sides).json("text-0-0")["samples"]
+    rows = page_of_saves(tmp_path, *sides).json("text-0-0")["samples"]
     assert [row["a"]["text"] for row in rows] == ["one", "two", "a"]
     assert [row["reward"]["b"] for row in rows] == [0.5, 1.0, 2.0]
     assert [row["differs"] for row in rows] == [False, False, True]
@@ -469,7 +449,7 @@ def test_responses_of_all_saves_of_a_step_are_shown(tmp_path):
 def test_what_the_loss_is_given_is_no_loss(tmp_path):
     """Token ids among its inputs draw no curve beside the losses."""
     given = {"prompt_completion_ids": np.arange(4), "advantages": np.ones(4, np.float32)}
-    page = page_of(tmp_path, {"loss": [1.0], "loss_inputs": [given]})
+    page = page_of_saves(tmp_path, {"loss": [1.0], "loss_inputs": [given]})
     curves = {
         one["id"]: [series["label"] for series in one["series"]]
         for one in page.json("course")["groups"]
@@ -482,7 +462,7 @@ def test_what_the_loss_is_given_is_no_loss(tmp_path):
 def test_large_integers_are_told_apart(tmp_path):
     """JavaScript and float64 have the same number for both."""
     sides = ({"ids": [np.array([2**60 + more, -5], np.int64)]} for more in (0, 1))
-    (key,) = page_of(tmp_path, *sides).json("place-0-0")["keys"]
+    (key,) = page_of_saves(tmp_path, *sides).json("place-0-0")["keys"]
     (record,) = key["r"]
     assert record["a"]["first"] == [str(2**60), -5]
     assert record["b"]["first"] == [str(2**60 + 1), -5]
@@ -495,9 +475,7 @@ def test_what_cannot_be_read_is_missing_and_nothing_is_said_to_differ(runs, tmp_
     shutil.copytree(runs[0], b)
     journal = next((b / "reference_compute_log_prob").rglob("step1/rank0/records.jsonl"))
     journal.write_bytes(journal.read_bytes()[:3000])
-    comparison = compare_runs(runs[0], b)
-    write_page(Shown((open_run(runs[0]), open_run(b)), comparison, ()), tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
+    page = page_of(tmp_path, runs[0], b, comparison=compare_runs(runs[0], b))
     places = page.head["places"]
     states = {
         (places["steps"][s], places["ranks"][r]): state for s, r, state, *_ in places["cells"]
@@ -511,12 +489,8 @@ def test_what_cannot_be_read_is_missing_and_nothing_is_said_to_differ(runs, tmp_
 
 def test_one_runs_key_data_stand_in_the_order_in_which_they_were_saved(tmp_path):
     """Not by their names; as the page of two runs has it."""
-    run = HealthRun(tmp_path / "run")
-    for key in ("values", "rewards", "advantages", "prompts"):  # prompts were there before
-        run.data(key, np.ones(2, np.float32))
-    run.end_step()
-    write_page(Shown((open_run(run.close()),)), tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
+    keys = ("values", "rewards", "advantages", "prompts")  # prompts were there before
+    page = page_of_saves(tmp_path, {key: [np.ones(2, np.float32)] for key in keys})
     items = page.json("strip")["places"]["0-0"]
     assert [page.head["keys"][item[1]] for item in items] == [
         "prompts",
@@ -535,8 +509,7 @@ def test_every_step_in_which_something_was_found_shows_it(tmp_path):
         run.end_step()
     path = run.close()
     check = check_run(path)
-    write_page(Shown((open_run(path),), None, (check,)), tmp_path / "page.html")
-    places = Page(tmp_path / "page.html").head["places"]
+    places = page_of(tmp_path, path, checks=[check]).head["places"]
     found = [state for _, _, state, *_ in places["cells"]]
     assert found[0] == "healthy"
     assert found[1] == "error"
@@ -546,15 +519,8 @@ def test_every_step_in_which_something_was_found_shows_it(tmp_path):
 
 def test_texts_have_no_numbers(tmp_path):
     """A text is no tensor of bytes: neither mean nor cosine is shown."""
-    paths = []
-    for side, text in (("a", "x"), ("b", "y")):
-        run = HealthRun(tmp_path / side)
-        run.data("responses", [text, "the same"])
-        run.end_step()
-        paths.append(run.close())
-    comparison = compare_runs(*paths)
-    write_page(Shown(tuple(map(open_run, paths)), comparison, ()), tmp_path / "page.html")
-    (key,) = Page(tmp_path / "page.html").json("place-0-0")["keys"]
+    sides = ({"responses": [[text, "the same"]]} for text in "xy")
+    (key,) = page_of_saves(tmp_path, *sides).json("place-0-0")["keys"]
     assert {one["s"] for one in key["r"]} == {"different", "identical"}
     for record in key["r"]:
         assert "m" not in record
@@ -569,9 +535,8 @@ def test_a_distance_of_norms_is_called_one(pair, tmp_path):
     settings = {"task": "tensor", "steps": 1}
     a = record_training(tmp_path / "a", **settings)
     b = record_training(tmp_path / "b", faults=[Fault("head", "actor_update")], **settings)
-    comparison, opened = compare_runs(a, b), (open_run(a), open_run(b))
-    write_page(Shown(opened, comparison, ()), tmp_path / "page.html")
-    labels = {one["name"]: one["label"] for one in Page(tmp_path / "page.html").head["measures"]}
+    page = page_of(tmp_path, a, b, comparison=compare_runs(a, b))
+    labels = {one["name"]: one["label"] for one in page.head["measures"]}
     assert labels["distance"][0] == "relative distance"
 
 
@@ -587,8 +552,7 @@ def test_a_path_of_odd_digits_is_no_argument(tmp_path):
     (leaf,) = line["input_args"]
     line |= {"input_args": {"²": leaf}, "input_names": ["x"]}
     journal.write_text(json.dumps(line) + "\n", encoding="utf-8")
-    write_page(Shown((open_run(path),)), tmp_path / "page.html")
-    names = [name for _, name in Page(tmp_path / "page.html").records(0, 0)]
+    names = [name for _, name in page_of(tmp_path, path).records(0, 0)]
     assert "Cell.head.Dense.forward.0.input.²" in names
 
 
@@ -601,8 +565,6 @@ def test_tokens_are_counted_without_padding_and_saved_texts_are_shown(tmp_path, 
     run.data("responses", np.array([[10, 11, 12, 1, 0, 0], [13, 1, 0, 0, 0, 0]]))
     run.data("responses" if beside == "same key" else "response_texts", ["one two", "three"])
     run.end_step()
-    path = run.close()
-    write_page(Shown((open_run(path),), None, ()), tmp_path / "page.html")
-    samples = Page(tmp_path / "page.html").json("text-0-0")["samples"]
+    samples = page_of(tmp_path, run.close()).json("text-0-0")["samples"]
     assert [one["a"]["size"] for one in samples] == [4, 2]
     assert [one["a"]["text"] for one in samples] == ["one two", "three"]

@@ -8,7 +8,7 @@ import pytest
 from helpers.runs import Fault, record_training
 
 from mindrlhf_msprobe import compare_runs
-from mindrlhf_msprobe.cli.report import write_page
+from mindrlhf_msprobe.cli.answering import write_page
 from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.findings.proof import Conclusion, Proof, ProvenCause, Round, Where
 from mindrlhf_msprobe.report.proof import proof_lines
@@ -34,7 +34,8 @@ def proof(tmp_path_factory):
     runs = (str(a), str(b))
     made = Proof(*runs, f"{root}/out", Conclusion.PROVEN, (), first, (cause,), rounds)
     file = root / "proof.html"
-    write_page(str(file), runs, compared, proof=made)
+    shown = {"runs": runs, "comparison": compared, "proof": made}
+    write_page(str(file), lambda: shown, runs)
     return made, file
 
 

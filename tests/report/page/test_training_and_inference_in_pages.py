@@ -230,7 +230,7 @@ def test_a_run_without_tokens_says_how_to_record_them(chromium, tmp_path):
 
 def stage(cell, apart, **given):
     usual = {"nth": 0, "entered": 0.0, "apart": apart, "most": apart, "allowed": 1e-6}
-    usual |= {"rows": 2, "unequal": 1, "born": 1, "dtypes": ("Float32", "Float32")}
+    usual |= {"rows": 2, "unequal": 1, "arising": 1, "dtypes": ("Float32", "Float32")}
     return Stage(cell=cell, io="output", path="0", **{**usual, **given})
 
 
@@ -293,7 +293,7 @@ def test_what_is_not_finite_or_not_there_is_said(shown):
     """NaN rows, a token that a layer did not have, tokens that were left out."""
     apart = np.array([[np.inf, np.nan], [1e-9, 0.0]], np.float32)
     tokens = (Token(0, 0, 1, 0, "prompt", np.inf), Token(0, 1, 2, 0, "first", 1e-9))
-    stages = stage("x", np.inf, worst=tokens[:1]), stage("y", 0.0, born=0)
+    stages = stage("x", np.inf, worst=tokens[:1]), stage("y", 0.0, arising=0)
     left = ((0, 7, np.array([0.5, 0.5])), (None, 9, np.array([np.nan, 0.25])))
     found = result(
         **{"first": stages[0], "stages": stages, "metrics": {"kl": float("nan")}},

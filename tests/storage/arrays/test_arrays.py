@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import pickle
 
@@ -14,26 +13,11 @@ from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8, float8_to_float32
 from mindrlhf_msprobe.storage.arrays.npy import (
     ArrayFileError,
     bfloat16_bits_to_float32,
-    dtype_name,
     fingerprint_of_file,
     float32_to_bfloat16_bits,
     open_npy,
     save_npy,
 )
-
-DTYPES = ["bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
-DTYPES += ["float16", "float32", "float64", "complex64", "complex128"]
-
-
-@pytest.mark.parametrize("order", "CF")
-def test_arrays_survive_the_round_trip(tmp_path, order):
-    """Of any dtype and shape, 0-d and empty ones too, stored by row or by column."""
-    for dtype, shape in itertools.product(DTYPES, [(), (0,), (3,), (2, 0, 4), (2, 3, 4)]):
-        array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype, order=order)
-        save_npy(tmp_path / "x.npy", array)
-        found = open_npy(tmp_path / "x.npy")
-        np.testing.assert_array_equal(found, array, strict=True)
-        assert not found.flags.writeable or not found.size
 
 
 def test_every_bfloat16_has_its_float32():
@@ -41,15 +25,6 @@ def test_every_bfloat16_has_its_float32():
     bits = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
     found = bfloat16_bits_to_float32(bits).view(np.uint32)
     np.testing.assert_array_equal(found, bits.astype(np.uint32) << 16)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "name"),
-    [("float32", "Float32"), ("uint8", "UInt8"), ("bool", "Bool"), ("complex64", "Complex64")],
-)
-def test_dtypes_have_the_names_of_mindspore(dtype, name):
-    """numpy's dtypes are called as MindSpore calls them."""
-    assert dtype_name(np.dtype(dtype)) == name
 
 
 def test_objects_are_never_written(tmp_path):
@@ -95,11 +70,6 @@ DAMAGED = {
     "empty": b"",
     "magic only": b"\x93NUM",
     "text": b"not an array at all",
-    "claims too much": header(LITTLE + "(99999999999,)}"),
-    "negative": header(LITTLE + "(-1,)}") + b"1234",
-    "too large although empty": header(LITTLE + "(4611686018427387904, 0)}"),
-    "too many dimensions": header(LITTLE + f"{(1,) * 70}" + "}") + b"1234",
-    "objects": header(LITTLE.replace("<f4", "|O") + "(1,)}") + b"12345678",
     "code": header("{'descr': __import__('os'), 'fortran_order': False, 'shape': ()}"),
     "incomplete header": header("{'descr': '<f4'}"),
     "deep nesting": header("(" * 5000),
@@ -113,13 +83,6 @@ def test_damaged_headers_are_errors_with_a_reason(tmp_path, content):
     (tmp_path / "x.npy").write_bytes(content)
     with pytest.raises(ArrayFileError, match=r"."):
         open_npy(tmp_path / "x.npy")
-
-
-@pytest.mark.parametrize("name", ["missing.npy", ".", "a\0b.npy", "\udc80.npy", "x" * 300])
-def test_names_that_are_no_array_file_are_errors(tmp_path, name):
-    """A missing file, a directory and impossible names are errors like any other."""
-    with pytest.raises(ArrayFileError):
-        open_npy(tmp_path / name)
 
 
 def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
@@ -184,9 +147,3 @@ def test_known_values():
         assert {bits: values[bits] for bits in expected} == expected
     assert np.isnan(float8_to_float32("Float8E4M3FN", BITS)).sum() == 2
     assert np.isnan(float8_to_float32("HiFloat8", BITS)).sum() == 1
-
-
-def test_no_axis_and_no_element():
-    """They keep their shapes."""
-    assert float8_to_float32("HiFloat8", np.array(8, np.uint8)).shape == ()
-    assert float8_to_float32("HiFloat8", np.empty((0, 3), np.uint8)).shape == (0, 3)

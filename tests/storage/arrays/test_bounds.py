@@ -67,6 +67,7 @@ def entry(*values):
         ("'<f4'", "(1.5,)", "header"),
         ("'<f4'", "5", "header"),
         ("'<f4'", f"({1 << 62}, {1 << 62})", "more than the 64 GiB"),
+        ("'<f4'", f"({1 << 62}, 0)", "more than|shape"),
         ("'<f4'", f"({20 << 30},)", "more than the 64 GiB"),
         ("'<f4'", "(" + "1, " * 65 + ")", "header|shape"),
         ("'|O'", "(1,)", "pickled Python objects"),
@@ -228,7 +229,7 @@ def test_whole_numbers_beyond_every_float_are_kept_apart():
 
 
 def test_directories_whose_numbers_are_none_are_no_steps(run):
-    """More digits than a whole number of 64 bits has, or digits of another script."""
-    for name in ("step" + "9" * 200, "step٣", "step-1"):
+    """Only `step` and plain digits, no more than a whole number of 64 bits has, are a step."""
+    for name in ("step", "step1a", "Step1", "step" + "9" * 200, "step٣", "step-1"):
         (run / "actor_update" / name / "rank0").mkdir(parents=True)
     assert open_run(run).steps == [0]

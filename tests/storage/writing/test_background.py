@@ -44,18 +44,6 @@ def in_thread(function, *arguments):
     return thread
 
 
-def test_handing_over_returns_and_finishing_waits_for_all_before():
-    """Jobs are done in order; only `finish` waits for them."""
-    jobs, gate, done = background(), Gate(), []
-    jobs.hand_over("gate", gate)
-    for number in range(5):
-        jobs.hand_over("a job", lambda number=number: done.append(number))
-    assert done == []
-    gate.open()
-    jobs.finish("the last", lambda: done.append("last"))
-    assert done == [0, 1, 2, 3, 4, "last"]
-
-
 def test_recording_waits_when_the_budget_is_full_and_says_so_once(caplog):
     """Beyond the budget handing over waits until there is room; one message tells it."""
     jobs, gate, done = background(budget=100), Gate(), []
@@ -82,17 +70,6 @@ def test_what_exceeds_the_whole_budget_is_taken_all_the_same():
         jobs.hand_over("large", lambda number=number: done.append(number), 1000)
     jobs.finish("", lambda: None)
     assert done == [0, 1, 2]
-
-
-def test_a_fault_is_told_and_the_next_jobs_are_done():
-    """A job that fails is reported with its name; nothing else is lost."""
-    told, done = [], []
-    jobs = background(fault=lambda what, error, count: told.append((what, str(error), count)))
-    jobs.hand_over("first", lambda: 1 / 0)
-    jobs.hand_over("second", lambda: done.append(2))
-    jobs.finish("third", lambda: None)
-    assert told == [("first", "division by zero", 1)]
-    assert done == [2]
 
 
 def test_what_the_fault_sink_raises_is_raised_once_by_the_next_call():
@@ -165,17 +142,6 @@ def test_the_thread_ends_and_starts_again():
         jobs.stop()
     assert done == ["a", "b"]
     assert threading.active_count() == before
-
-
-def test_an_abandoned_one_does_nothing_and_does_not_wait():
-    """What a forked child hands over is not done, whatever its parent's thread was doing."""
-    jobs, gate, done = background(), Gate(), []
-    jobs.hand_over("gate", gate)
-    jobs.abandon()
-    jobs.hand_over("a", lambda: done.append("a"), 1000)
-    jobs.finish("b", lambda: done.append("b"))
-    gate.open()
-    assert done == []
 
 
 # Buffers.

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,20 +15,20 @@ from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.log import logger
 
 
-def begin(path: Path, **settings: Any) -> Probe:
+def begin(path, **settings):
     return Probe.from_config(
         {"msprobe": True, "key_data_dump": True, "dump_path": str(path), **settings}
     )
 
 
-def steps(probe: Probe, *numbers: int) -> None:
+def steps(probe, *numbers):
     """Record whole steps."""
     for number in numbers:
         probe.save_data(loss=float(number))
         probe.step()
 
 
-def begun(path: Path, count: int = 1, *, in_a_step: bool = False, **settings: Any) -> Probe:
+def begun(path, count=1, *, in_a_step=False, **settings):
     """Return a probe that has recorded steps, and part of one more, which is on disk."""
     probe = begin(path, **settings)
     steps(probe, *range(count))
@@ -41,49 +38,49 @@ def begun(path: Path, count: int = 1, *, in_a_step: bool = False, **settings: An
     return probe
 
 
-def written(probe: Probe) -> None:
+def written(probe):
     """Wait until all is on disk that was handed over."""
     assert probe._recorder is not None
     probe._recorder.writer.wait()
 
 
-def lost_of(probe: Probe) -> dict[str, int]:
+def lost_of(probe):
     assert probe._recorder is not None
     return words(probe._recorder.lost)
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def said(caplog):
     return [record.getMessage() for record in caplog.records if record.name == logger.name]
 
 
-def content(path: Path) -> dict[str, bytes]:
+def content(path):
     """Return every file below a directory."""
     return {
         str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()
     }
 
 
-def removed(path: Path) -> None:
+def removed(path):
     shutil.rmtree(path)
 
 
-def moved(path: Path) -> None:
+def moved(path):
     path.rename(path.with_name("moved"))
 
 
-def replaced(path: Path) -> None:
+def replaced(path):
     shutil.rmtree(path)
     (path / "data/loss/step1/rank0").mkdir(parents=True)
     (path / "run.json").write_text("somebody else's")
 
 
-def replaced_by_a_copy(path: Path) -> None:
+def replaced_by_a_copy(path):
     """All files look alike, but for the directory."""
     path.rename(path.with_name("moved"))
     shutil.copytree(path.with_name("moved"), path)
 
 
-def replaced_by_a_file(path: Path) -> None:
+def replaced_by_a_file(path):
     shutil.rmtree(path)
     path.write_text("a file")
 
@@ -100,8 +97,8 @@ def replaced_by_a_file(path: Path) -> None:
     ],
 )
 def test_recording_stops_where_its_directory_is_no_longer_its_own(
-    tmp_path: Path, caplog, take_away: Callable[[Path], None], in_a_step: bool
-) -> None:
+    tmp_path, caplog, take_away, in_a_step
+):
     """It says so once, counts everything, makes nothing anew and touches nothing that is there."""
     path = tmp_path / "parent/run"
     probe = begun(path, in_a_step=in_a_step)
@@ -128,7 +125,7 @@ def test_recording_stops_where_its_directory_is_no_longer_its_own(
 
 
 @pytest.mark.parametrize("existing", ["refuse", "resume", "overwrite"])
-def test_a_job_that_takes_the_place_is_left_alone(tmp_path: Path, existing: str) -> None:
+def test_a_job_that_takes_the_place_is_left_alone(tmp_path, existing):
     """The later job's run is whole, and the earlier one puts nothing into it, nor ends it."""
     path = tmp_path / "run"
     lock = path / ".run.json.lock"
@@ -153,7 +150,7 @@ def test_a_job_that_takes_the_place_is_left_alone(tmp_path: Path, existing: str)
     assert values == [0.0] * (existing == "resume") + [10.0, 20.0]
 
 
-def test_a_lock_that_is_removed_is_taken_once_more(tmp_path: Path) -> None:
+def test_a_lock_that_is_removed_is_taken_once_more(tmp_path):
     """Nobody else came, so that nothing is lost, and nobody can come now."""
     path = tmp_path / "run"
     lock = path / ".run.json.lock"
@@ -172,7 +169,7 @@ def test_a_lock_that_is_removed_is_taken_once_more(tmp_path: Path) -> None:
     assert not lock.exists()
 
 
-def test_what_another_wrote_into_the_lock_ends_recording(tmp_path: Path) -> None:
+def test_what_another_wrote_into_the_lock_ends_recording(tmp_path):
     """Where a file system has no locks, a second job opens the same file and says who it is."""
     path = tmp_path / "run"
     probe = begun(path)
@@ -186,7 +183,7 @@ def test_what_another_wrote_into_the_lock_ends_recording(tmp_path: Path) -> None
     assert after == before
 
 
-def test_strict_raises_that_the_directory_is_gone(tmp_path: Path) -> None:
+def test_strict_raises_that_the_directory_is_gone(tmp_path):
     """With strict: true nobody trains on without a recording."""
     probe = begin(tmp_path / "run", strict=True)
     shutil.rmtree(tmp_path / "run")
@@ -195,20 +192,20 @@ def test_strict_raises_that_the_directory_is_gone(tmp_path: Path) -> None:
     probe.close()
 
 
-def manifest_removed(path: Path) -> None:
+def manifest_removed(path):
     (path / "run.json").unlink()
 
 
-def manifest_replaced(path: Path) -> None:
+def manifest_replaced(path):
     (path / "run.json").write_text('{"somebody": "else\'s"}')
 
 
-def manifest_of_another_run(path: Path) -> None:
+def manifest_of_another_run(path):
     manifest = json.loads((path / "run.json").read_bytes())
     (path / "run.json").write_text(json.dumps({**manifest, "run_id": "another"}))
 
 
-def manifest_linked(path: Path) -> None:
+def manifest_linked(path):
     elsewhere = path.with_name("elsewhere.json")
     elsewhere.write_text("{}")
     (path / "run.json").unlink()
@@ -224,9 +221,7 @@ def manifest_linked(path: Path) -> None:
         (manifest_linked, "between steps"),
     ],
 )
-def test_recording_stops_where_its_manifest_is_no_longer_its_own(
-    tmp_path: Path, caplog, take_away: Callable[[Path], None], when: str
-) -> None:
+def test_recording_stops_where_its_manifest_is_no_longer_its_own(tmp_path, caplog, take_away, when):
     """It says so once, counts what is lost, and writes over nobody's file."""
     path = tmp_path / "run"
     probe = begun(path, in_a_step=when == "in a step")
@@ -244,7 +239,7 @@ def test_recording_stops_where_its_manifest_is_no_longer_its_own(
     assert after == before
 
 
-def test_a_manifest_that_was_edited_or_brought_back_is_still_its_own(tmp_path: Path) -> None:
+def test_a_manifest_that_was_edited_or_brought_back_is_still_its_own(tmp_path):
     """An editor writes another file of the same run."""
     path = tmp_path / "run"
     probe = begin(path)
@@ -259,33 +254,33 @@ def test_a_manifest_that_was_edited_or_brought_back_is_still_its_own(tmp_path: P
     assert [run.completed(step) for step in (0, 1)] == [True, True]
 
 
-def data_removed(path: Path) -> None:
+def data_removed(path):
     shutil.rmtree(path / "data")
 
 
-def key_removed(path: Path) -> None:
+def key_removed(path):
     shutil.rmtree(path / "data/loss")
 
 
-def data_emptied(path: Path) -> None:
+def data_emptied(path):
     """It is another directory, but nobody's yet."""
     shutil.rmtree(path / "data")
     (path / "data").mkdir()
 
 
-def data_of_others(path: Path) -> None:
+def data_of_others(path):
     (path / "data").rename(path.with_name("moved"))
     (path / "data/loss/step0/rank0").mkdir(parents=True)
     (path / "data/mine.txt").write_text("a user's")
 
 
-def key_of_others(path: Path) -> None:
+def key_of_others(path):
     (path / "data/loss").rename(path.with_name("moved"))
     (path / "data/loss").mkdir()
     (path / "data/loss/mine.txt").write_text("a user's")
 
 
-def data_linked(path: Path) -> None:
+def data_linked(path):
     (path / "data").rename(path.with_name("moved"))
     (path / "data").symlink_to(path.with_name("moved"))
 
@@ -303,8 +298,8 @@ def data_linked(path: Path) -> None:
     ],
 )
 def test_a_directory_of_key_data_that_goes_away_takes_no_step_silently(
-    tmp_path: Path, caplog, take_away: Callable[[Path], None], when: str
-) -> None:
+    tmp_path, caplog, take_away, when
+):
     """Its steps are counted, and said to be lost once; what stands there is left as it is."""
     path = tmp_path / "run"
     probe = begun(path, 3, in_a_step=when == "in a step")
@@ -327,7 +322,7 @@ def test_a_directory_of_key_data_that_goes_away_takes_no_step_silently(
     assert bool(new) == (when != "before close" and not linked)
 
 
-def test_what_keep_mb_removes_is_never_of_others(tmp_path: Path) -> None:
+def test_what_keep_mb_removes_is_never_of_others(tmp_path):
     """Another run's steps stand where this one's were, under the same names."""
     probes = [begin(tmp_path / "run", keep_mb=1), begin(tmp_path / "other")]
     for number, probe in enumerate(probes):
@@ -348,7 +343,7 @@ def test_what_keep_mb_removes_is_never_of_others(tmp_path: Path) -> None:
     assert not (tmp_path / "run/data/values/step5").exists(), "nothing is removed any more"
 
 
-def test_a_step_of_others_in_the_way_is_left(tmp_path: Path) -> None:
+def test_a_step_of_others_in_the_way_is_left(tmp_path):
     """What another run recorded in the step that comes next is not mixed with this one's."""
     other, probe = begin(tmp_path / "other"), begun(tmp_path / "run")
     steps(other, 100, 101, 102)
@@ -366,19 +361,17 @@ def test_a_step_of_others_in_the_way_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_directory_of_a_phase_that_goes_away_takes_no_step_silently(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool
-) -> None:
+def test_a_directory_of_a_phase_that_goes_away_takes_no_step_silently(tmp_path, monkeypatch, taken):
     """As one of key data; and what other ranks of the job have made anew is not somebody else's."""
     monkeypatch.setenv("RANK_SIZE", "2")
     recordings = [Recording(tmp_path, rank=rank) for rank in (0, 1)]
-    faults: list[tuple[str, int]] = []
+    faults = []
     recordings[0].writer.background._fault = lambda what, error, n: faults.append(
         (in_words(what, "en"), n)
     )
     recordings[1].writer.background._fault = lambda what, error, n: None
 
-    def step(number: int, recording: Recording) -> None:
+    def step(number, recording):
         with recording.phase("actor_update"):
             recording.call("a", "Dense", lambda x: x + 1, np.ones(4))
         recording.end_step()

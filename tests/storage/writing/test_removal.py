@@ -12,19 +12,18 @@ import pytest
 from helpers.runs import Recording, leave_as_killed, record_training, words
 
 from mindrlhf_msprobe import Probe, RunError, open_run
-from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.manifest.claim import remove_dumps
 from mindrlhf_msprobe.storage.writing.writer import RunWriter
 
 
-def begin(path: Path, existing: str, **settings: object) -> Probe:
+def begin(path, existing, **settings):
     section = {"msprobe": True, "key_data_dump": True, "configurations_dump": True}
     given = {"dump_path": str(path), "existing": existing, **settings}
     return Probe.from_config({**section, **given})
 
 
-def killed(path: Path, steps: int = 2, task: str = "tensor") -> None:
+def killed(path, steps=2, task="tensor"):
     """Record a run whose last step was not ended, and leave it as a killed job does."""
     record_training(path, steps=steps, task=task)
     recording = Recording(path, existing="resume", step=steps, task=task)
@@ -65,7 +64,7 @@ OF_OTHERS = [
 LINE = '{"entry": "Cell.a.Dense.forward.0", "seq": 0, "data_name": "a.npy"}\n'
 
 
-def put(path: Path, name: str) -> None:
+def put(path, name):
     file = path / name
     file.parent.mkdir(parents=True, exist_ok=True)
     ours = name.startswith("old_run/step0/rank0/rec")
@@ -74,9 +73,7 @@ def put(path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("existing", ["resume", "overwrite"])
 @pytest.mark.parametrize("task", ["tensor", "statistics"])
-def test_only_what_journals_name_is_removed(
-    tmp_path: Path, existing: str, task: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_only_what_journals_name_is_removed(tmp_path, existing, task, caplog):
     """All files of others stay byte for byte, one line mentions them, the new run is whole."""
     path = tmp_path / "run"
     killed(path, task=task)
@@ -105,7 +102,7 @@ def test_only_what_journals_name_is_removed(
 
 
 @pytest.mark.parametrize("existing", ["resume", "overwrite"])
-def test_nothing_of_a_run_alone_is_left(tmp_path: Path, existing: str) -> None:
+def test_nothing_of_a_run_alone_is_left(tmp_path, existing):
     """Tensors whose entries were not written yet, and half a save, are known as the run's own."""
     path = tmp_path / "run"
     killed(path)
@@ -121,7 +118,7 @@ def test_nothing_of_a_run_alone_is_left(tmp_path: Path, existing: str) -> None:
         assert [file.name for file in path.iterdir()] == ["run.json"]
 
 
-def test_links_and_names_that_lead_away_are_not_followed(tmp_path: Path) -> None:
+def test_links_and_names_that_lead_away_are_not_followed(tmp_path):
     """A journal may name what it likes: only plain files in its own directory go."""
     path, outside = tmp_path / "run", tmp_path / "outside"
     outside.mkdir()
@@ -143,7 +140,7 @@ def test_links_and_names_that_lead_away_are_not_followed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["run.json", "configurations.json"])
-def test_a_file_of_others_that_is_called_like_ours_stays(tmp_path: Path, name: str) -> None:
+def test_a_file_of_others_that_is_called_like_ours_stays(tmp_path, name):
     """A foreign run.json is refused; foreign configurations beside no run are left."""
     path = tmp_path / "run"
     path.mkdir()
@@ -158,9 +155,7 @@ def test_a_file_of_others_that_is_called_like_ours_stays(tmp_path: Path, name: s
 
 @pytest.mark.parametrize("name", [".run.json.lock", ".run.json.msprobe.reserve", ".run.json.tmp"])
 @pytest.mark.parametrize("existing", ["refuse", "resume", "overwrite"])
-def test_a_directory_called_like_a_file_of_ours_stops_nothing(
-    tmp_path: Path, name: str, existing: str
-) -> None:
+def test_a_directory_called_like_a_file_of_ours_stops_nothing(tmp_path, name, existing):
     path = tmp_path / "run"
     (path / name).mkdir(parents=True)
     (path / name / "inside").write_text("x")
@@ -174,7 +169,7 @@ def test_a_directory_called_like_a_file_of_ours_stops_nothing(
     assert open_run(path).finished
 
 
-def test_a_file_that_is_called_like_the_lock_keeps_its_content(tmp_path: Path) -> None:
+def test_a_file_that_is_called_like_the_lock_keeps_its_content(tmp_path):
     path = tmp_path / "run"
     path.mkdir()
     (path / ".run.json.lock").write_text("somebody's own")
@@ -182,16 +177,16 @@ def test_a_file_that_is_called_like_the_lock_keeps_its_content(tmp_path: Path) -
     assert (path / ".run.json.lock").read_text() == "somebody's own"
 
 
-def test_a_file_of_others_in_the_way_of_a_recording_stays(tmp_path: Path) -> None:
+def test_a_file_of_others_in_the_way_of_a_recording_stays(tmp_path):
     """What would have to take its place is lost and counted; all else is recorded."""
     path = tmp_path / "run"
     rank = path / "actor_update/step0/rank0"
     (rank / "dump_tensor_data").mkdir(parents=True)
     for name in ("dump.json", "dump_tensor_data/a.npy"):
         (rank / name).write_text("mine")
-    lost: dict[Message, int] = {}
+    lost = {}
 
-    def fault(what: Message, error: BaseException, count: int) -> None:
+    def fault(what, error, count):
         lost[what] = lost.get(what, 0) + count
 
     given = {"config": {"existing": "overwrite"}, "existing": "overwrite", "task": "tensor"}
@@ -208,7 +203,7 @@ def test_a_file_of_others_in_the_way_of_a_recording_stays(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("content", ['{"a": 1}', "pipe", None])
-def test_resume_without_a_manifest_mixes_nothing(tmp_path: Path, content: str | None) -> None:
+def test_resume_without_a_manifest_mixes_nothing(tmp_path, content):
     """Data whose run.json is gone, or is a user's own, are no run to resume; nothing is changed."""
     path = tmp_path / "run"
     killed(path)
@@ -228,7 +223,7 @@ def test_resume_without_a_manifest_mixes_nothing(tmp_path: Path, content: str | 
         probe.close()
 
 
-def test_resume_beside_a_users_own_files_is_a_new_run(tmp_path: Path) -> None:
+def test_resume_beside_a_users_own_files_is_a_new_run(tmp_path):
     """Directories that are only called like a step's and a rank's are no run without run.json."""
     path = tmp_path / "run"
     for name in ("step5/rank0/model.ckpt", "data/images/step3/rank0/cat.jpg"):
@@ -239,7 +234,7 @@ def test_resume_beside_a_users_own_files_is_a_new_run(tmp_path: Path) -> None:
     assert (path / "data/images/step3/rank0/cat.jpg").exists()
 
 
-def test_names_that_no_file_can_have_stop_nothing(tmp_path: Path) -> None:
+def test_names_that_no_file_can_have_stop_nothing(tmp_path):
     """A journal and a save may name what they like: the run is replaced all the same."""
     path = tmp_path / "run"
     killed(path)
@@ -254,9 +249,7 @@ def test_names_that_no_file_can_have_stop_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ours_too", [False, True])
-def test_the_refusal_to_resume_promises_only_what_overwrite_does(
-    tmp_path: Path, ours_too: bool
-) -> None:
+def test_the_refusal_to_resume_promises_only_what_overwrite_does(tmp_path, ours_too):
     """Dumps of msprobe, which know no journal, are not removed, whatever is advised."""
     path = tmp_path / "run"
     if ours_too:
@@ -281,7 +274,7 @@ def test_a_step_is_recorded_while_another_rank_removes_what_is_empty(tmp_path, m
     directory = tmp_path / "data" / "loss" / "step5" / "rank0"
     times, mkdir = iter(range(3)), os.mkdir
 
-    def tidied(path: str, *mode: int) -> None:
+    def tidied(path, *mode):
         """Tidy up between two of the calls that make the directory and those around it."""
         if Path(path) == directory and next(times, None) is not None:
             remove_dumps(tmp_path, lambda step, rank: rank == 1)
@@ -299,7 +292,7 @@ def test_a_step_stays_that_another_rank_begins_as_this_one_removes_what_is_empty
     step.mkdir(parents=True)
     rmdir = os.rmdir
 
-    def begun(path: str) -> None:
+    def begun(path):
         (step / "rank0").mkdir(exist_ok=True)
         rmdir(path)
 

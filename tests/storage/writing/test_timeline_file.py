@@ -38,22 +38,37 @@ def steps_in(root, rank=0):
     return open_run(root).timed_steps(rank)
 
 
+def a_finding(step, rank=0):
+    known = {"rule": "rl.ratio", "severity": "error", "code": "check_rl.ratio"}
+    return {"step": step, "rank": rank, **known, "params": {"text": "\ud800 \u202e<b>"}}
+
+
 @pytest.mark.parametrize("begins", [0, 2, 3, 9])
-def test_a_further_attempt_keeps_the_times_before_its_first_step(tmp_path, begins):
+@pytest.mark.parametrize(
+    ("kind", "lines", "line"),
+    [(TIMELINE, time_lines, times_of), (FINDINGS, finding_lines, a_finding)],
+    ids=["times", "findings"],
+)
+def test_a_further_attempt_keeps_the_lines_before_its_first_step(
+    tmp_path, kind, lines, line, begins
+):
     """What is no whole line goes, too: half a line of a killed process would spoil the next."""
-    for step in (0, 1, 2, 4):
-        time_lines(tmp_path, 1).append([times_of(step, 1)])
-    path = tmp_path / lines_name(TIMELINE, 1)
-    with open(path, "ab") as file:
-        file.write(b'{"step": 5, "ra')
-    time_lines(tmp_path, 1).forget(begins)
+    file = lines(tmp_path, 1)
+    assert list(file.read()) == []
+    file.append([line(0, 1), line(1, 1)])
+    for step in (2, 4):
+        file.append([line(step, 1)])
+    path = tmp_path / lines_name(kind, 1)
+    with open(path, "ab") as half:
+        half.write(b'{"step": 5, "ra')
+    assert list(file.read()) == [line(step, 1) for step in (0, 1, 2, 4)]
+    lines(tmp_path, 1).forget(begins)
     kept = [step for step in (0, 1, 2, 4) if step < begins]
     assert path.exists() == bool(kept)
-    time_lines(tmp_path, 1).append([times_of(begins, 1)])
+    lines(tmp_path, 1).append([line(begins, 1)])
     assert len(path.read_bytes().splitlines()) == len(kept) + 1
-    a_run(tmp_path)
-    assert steps_in(tmp_path, 1) == [*kept, begins]
-    assert not open_run(tmp_path).problems
+    assert [one["step"] for one in lines(tmp_path, 1).read()] == [*kept, begins]
+    assert list(lines(tmp_path, 0).read()) == []
 
 
 def put_link(path, outside):
@@ -146,27 +161,6 @@ def test_merging_attempts_of_a_rank_keeps_the_last_times_of_each_step(tmp_path):
     assert run.timeline(2).seconds == 1.5
     time_lines(tmp_path / "merged", 0).append([times_of(3)])
     assert [(root / lines_name(TIMELINE, 0)).read_bytes() for root in (before, after)] == inputs
-
-
-def a_finding(step, rank=0):
-    known = {"rule": "rl.ratio", "severity": "error", "code": "check_rl.ratio"}
-    return {"step": step, "rank": rank, **known, "params": {"text": "\ud800 \u202e<b>"}}
-
-
-@pytest.mark.parametrize("begins", [0, 2, 3, 9])
-def test_a_further_attempt_keeps_what_was_found_before_its_first_step(tmp_path, begins):
-    """Later steps are recorded again; what was found in them goes."""
-    file = finding_lines(tmp_path, 1)
-    assert list(file.read()) == []
-    file.append([a_finding(1, 1), a_finding(2, 1)])
-    file.append([a_finding(4, 1)])
-    assert [one["step"] for one in file.read()] == [1, 2, 4]
-    file.forget(begins)
-    kept = [step for step in (1, 2, 4) if step < begins]
-    assert [one["step"] for one in file.read()] == kept
-    file.append([a_finding(begins, 1)])
-    assert [one["step"] for one in file.read()] == [*kept, begins]
-    assert list(finding_lines(tmp_path, 0).read()) == []
 
 
 def test_lines_that_are_none_are_left_out(tmp_path):

@@ -62,16 +62,12 @@ _IN_LAYERS = (
 _BESIDE = ("embedding", "final_norm", "table", "head")
 
 
-def _by_role(network: str) -> dict[str, list[str]]:
-    """Return what a network calls the cells of each role."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for item in NETWORKS[network].split():
-        role, _, names = item.partition("=")
-        found[role] += names.split("|")
-    return found
-
-
-_NETWORKS = [*map(_by_role, NETWORKS)]
+#: What each network calls the cells of each role.
+_NETWORKS: list[dict[str, list[str]]] = []
+for _network in NETWORKS.values():
+    _NETWORKS.append(defaultdict(list))
+    for _role, _, _names in (item.partition("=") for item in _network.split()):
+        _NETWORKS[-1][_role] += _names.split("|")
 
 
 def called(role: str) -> list[str]:
@@ -108,9 +104,13 @@ def preset_names(rollout: Iterable[str], training: Iterable[str]) -> NameRules:
     of the networks is left to `match_names`.
     """
     cells = {*rollout}, {*training}
-    before = [_before_layers(one) for one in cells]
-    if before[0] is None or before[1] is None:
-        return NO_RULES
+    before = []  # what stands before the layers, with its dot
+    for one in cells:
+        found = Counter(match[1] for cell in one if (match := _LAYERS.fullmatch(cell)))
+        if not found:
+            return NO_RULES
+        most = found.most_common(1)[0][0]
+        before.append(f"{most}." if most else "")
     return NameRules(_rules(*cells, before[0], before[1]))
 
 
@@ -133,7 +133,10 @@ def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[Na
     """
     wrapped = a.endswith(b) or b.endswith(a)
     target = a if wrapped else b
-    roles = _roles(rollout, a), _roles(training, b)
+    roles: list[set[str]] = []  # what the cells inside layers are called there
+    for cells, before in ((rollout, a), (training, b)):
+        inside = re.compile(rf"{re.escape(before)}layers\.[0-9]+\.(.+)")
+        roles.append({match[1] for cell in cells if (match := inside.fullmatch(cell))})
     source, target = a.replace("*", r"\*"), literal(target)
     for names in map(called, _IN_LAYERS):
         mine, theirs = ([name for name in names if name in known] for known in roles)
@@ -154,18 +157,3 @@ def _rules(rollout: set[str], training: set[str], a: str, b: str) -> Iterator[Na
                 name = name.removeprefix(b[: len(b) - len(a)])
             if name != mine[0]:
                 yield NameRule(re.escape(mine[0]), literal(name))
-
-
-def _before_layers(cells: set[str]) -> str | None:
-    """Return what stands before the layers, with its dot; None without layers."""
-    found = Counter(match[1] for cell in cells if (match := _LAYERS.fullmatch(cell)))
-    if not found:
-        return None
-    most = found.most_common(1)[0][0]
-    return f"{most}." if most else ""
-
-
-def _roles(cells: set[str], prefix: str) -> set[str]:
-    """Return what the cells inside layers are called there."""
-    inside = re.compile(rf"{re.escape(prefix)}layers\.[0-9]+\.(.+)")
-    return {match[1] for cell in cells if (match := inside.fullmatch(cell))}

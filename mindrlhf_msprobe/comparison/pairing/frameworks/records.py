@@ -208,7 +208,14 @@ def _values(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]:
     pairs = {}
     left = list(theirs)
     for place in mine:
-        other = next((o for o in left if _fits(a[place], b[o])), None)
+        own = a[place].leaf
+        fitting = (
+            o
+            for o in left
+            if own.is_discrete == b[o].leaf.is_discrete
+            and math.prod(own.shape or ()) == math.prod(b[o].leaf.shape or ())
+        )
+        other = next(fitting, None)
         if other is not None:
             pairs[place] = other
             del left[: left.index(other) + 1]
@@ -255,12 +262,6 @@ def _in_one_form(kind: str, a: Record, b: Record) -> bool:
         return False
     opposite = 1 - theirs if bools[0] else float(theirs.max() + theirs.min()) - theirs
     return bool((mine == theirs).sum() >= (mine == opposite).sum())
-
-
-def _fits(a: Record, b: Record) -> bool:
-    shapes = a.leaf.shape or (), b.leaf.shape or ()
-    kinds = a.leaf.is_discrete, b.leaf.is_discrete
-    return kinds[0] == kinds[1] and math.prod(shapes[0]) == math.prod(shapes[1])
 
 
 def _as_one_value(io: str, a: Record, b: Record) -> tuple[Record, Record]:

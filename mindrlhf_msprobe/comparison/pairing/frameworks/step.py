@@ -138,7 +138,7 @@ class _Side:
         One with parameters is none of them: the other network has to have these somewhere.
         """
         theirs = {of_any_layer(name) for name in other.cells()}
-        weighty = {cell_of_parameter(name) for name in self.parameters()}
+        weighty = set(map(cell_of_parameter, self.parameters()))
         own = ((name, entry) for name, entry in self._named() if name not in weighty)
         return frozenset(entry.cell for name, entry in own if of_any_layer(name) not in theirs)
 
@@ -228,10 +228,23 @@ class _Side:
     def join(self, other: _Side, rules: FusedRules) -> Iterator[Message]:
         """Make one cell of several, where the other network has one."""
         by_cell = self.by_cell()
-        found = self._fused_in(other, rules)
+        # The cells of the other network that are several here, by weights of one alone.
+        left, own = other.parameters_beside(self), self.parameters_beside(other)
+        if not left or not own:
+            return
+        named = rules.by_names(other.own_names(), self.common)
+        found = as_most(find_fused(left, own, named).values(), named)
         fitting = [fused for fused in found if all(part in by_cell for part in fused.parts)]
         for fused in fitting:
-            self._join(fused, by_cell)
+            changed: dict[int, Entry | None] = {}
+            parts = [by_cell[part] for part in fused.parts]
+            for key in parts[0]:
+                each = [part[key] for part in parts if key in part]
+                if len(each) == len(parts):
+                    name = self._called(each[0], fused.cell)
+                    changed |= dict.fromkeys(map(id, each))
+                    changed[id(each[-1])] = joined_entry(fused, each, name)
+            self.replace(changed)
         for code, some in (
             ("pairing.same_weight", [fused for fused in fitting if len(fused.parts) == 1]),
             ("pairing.fused", [fused for fused in fitting if len(fused.parts) > 1]),
@@ -240,36 +253,11 @@ class _Side:
                 shown = f"{some[0].cell} = {', '.join(some[0].parts)}"
                 yield message(code, count=len(some), shown=shown)
 
-    def _fused_in(self, other: _Side, rules: FusedRules) -> list[Fused]:
-        """Return the cells of the other network that are several here, by weights of one alone."""
-        own_cells, their_cells = self.cells(), other.cells()
-        parts = {
-            name: record
-            for name, record in self.parameters().items()
-            if cell_of_parameter(name) not in their_cells
-        }
-        left = {
-            name: record
-            for name, record in other.parameters().items()
-            if cell_of_parameter(name) not in own_cells
-        }
-        if not left or not parts:
-            return []
-        named = rules.by_names(other.own_names(), self.common)
-        return as_most(find_fused(left, parts, named).values(), named)
-
-    def _join(
-        self, fused: Fused, by_cell: Mapping[str, Mapping[tuple[str, str, int], Entry]]
-    ) -> None:
-        parts = [by_cell[part] for part in fused.parts]
-        changed: dict[int, Entry | None] = {}
-        for key in parts[0]:
-            each = [part[key] for part in parts if key in part]
-            if len(each) < len(parts):
-                continue
-            changed |= dict.fromkeys(map(id, each))
-            changed[id(each[-1])] = joined_entry(fused, each, self._called(each[0], fused.cell))
-        self.replace(changed)
+    def parameters_beside(self, other: _Side) -> dict[str, Record]:
+        """Return its parameters that are of cells which the other network has not."""
+        theirs = other.cells()
+        own = self.parameters().items()
+        return {name: record for name, record in own if cell_of_parameter(name) not in theirs}
 
     def turn(self, other: _Side) -> None:
         """Transpose square weights that one network reads as [inputs, outputs], and the other not.
@@ -467,7 +455,15 @@ def joined_entry(fused: Fused, each: Sequence[Entry], name: str) -> Entry:
     Args:
         each: the entries of one call of its parts, in their order.
     """
-    made = [_record(fused, each, record, name) for record in each[0].records]
+    several, backward = len(each) > 1, each[0].direction == "backward"
+    made: list[Record | None] = []
+    for record in each[0].records:
+        own = f"{name}.{record.io}.{record.path}"
+        rows = several and _has_rows(record, each[0].direction)
+        if record.io in _WEIGHTS or rows:
+            made.append(_of_all_rows(fused, each, record, own))
+        elif not (several and backward):  # else the gradient of what all were given is a sum
+            made.append(replace(record, name=own))
     ends = [entry.end for entry in each if entry.end is not None]
     return replace(
         each[0],
@@ -498,17 +494,6 @@ def _has_rows(record: Record, direction: str) -> bool:
     """Return whether a record has the rows of the weight, along one of its axes."""
     computed = "input" if direction == "backward" else "output"
     return record.io in _WEIGHTS or record.io == computed
-
-
-def _record(fused: Fused, each: Sequence[Entry], first: Record, entry: str) -> Record | None:
-    """Return a record of a fused cell by that of its first part; None where it is not known."""
-    name = f"{entry}.{first.io}.{first.path}"
-    several = len(each) > 1
-    if first.io in _WEIGHTS or (several and _has_rows(first, each[0].direction)):
-        return _of_all_rows(fused, each, first, name)
-    if several and each[0].direction == "backward":
-        return None  # the gradient of what all were given is a sum
-    return replace(first, name=name)
 
 
 def _of_all_rows(fused: Fused, each: Sequence[Entry], first: Record, name: str) -> Record | None:

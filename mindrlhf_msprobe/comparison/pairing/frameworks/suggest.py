@@ -439,7 +439,11 @@ def _text(found: Suggestion) -> str:
         target: Any = parts if len(parts) > 1 else parts[0]
         if line.groups > 1:
             target = {"parts": parts, "groups": line.groups}
-        body.append(f"{_in_yaml(source)}: {_in_yaml(target)}  # {say_line(line)}")
+        # How sure it is, and why.
+        counts = {"values": line.values, "compared": line.compared, "cells": line.cells}
+        said = f"{message('suggest.line', confidence=f'{line.confidence:.2f}', **counts)}"
+        said += "" if line.groups else f"; {message('suggest.order')}"
+        body.append(f"{_in_yaml(source)}: {_in_yaml(target)}  # {said}")
     left = [
         f"# {message('suggest.alone', side=side, names=', '.join(names))}"
         for side, names in zip("AB", found.alone)
@@ -454,15 +458,3 @@ def _in_yaml(value: Any) -> str:
     text: str = yaml.safe_dump(value, default_flow_style=True, **options)
     text = text.removesuffix("...\n").rstrip("\n")
     return json.dumps(value) if "\n" in text else text
-
-
-def say_line(line: Line) -> str:
-    """Return how sure a line is, and why."""
-    said = message(
-        "suggest.line",
-        confidence=f"{line.confidence:.2f}",
-        values=line.values,
-        compared=line.compared,
-        cells=line.cells,
-    )
-    return str(said) if line.groups else f"{said}; {message('suggest.order')}"

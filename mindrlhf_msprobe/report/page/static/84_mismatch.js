@@ -273,8 +273,8 @@
       left > 0 && el("p", { class: "faint", text: R.w("more", { n: left }) }),
       many > 0 && R.fold(R.w("weights_unknown", { n: many }), () => el("ul", null,
         unknown.map((name) => el("li", null, R.data(name, 200))))),
-      ["weights_alone_rollout", "weights_alone_training"].map((label, i) => lacking[i] > 0 && R.fold(
-        R.w(label, { n: lacking[i] }),
+      ["rollout", "training"].map((side, i) => lacking[i] > 0 && R.fold(
+        R.w("weights_alone", { n: lacking[i], side: R.w(`side_${side}`) }),
         () => el("ul", null, alone[i].map((name) => el("li", null, R.data(name, 200))))))];
   }
 
@@ -411,7 +411,7 @@
           !differ && panel("weights", weights(data))),
         panel("metrics", metrics(data))),
       panel("gap_texts", texts(data, TEXTS)), curves(side),
-      data.not_compared.length > 0 && R.fold(R.w("mismatch_not_compared", {
+      data.not_compared.length > 0 && R.fold(R.w("preflight_unknown", {
         n: data.not_compared_count,
       }), () => el("ul", null, data.not_compared.map(([value, why]) => el("li", null,
         R.data(value, 160), ": ", R.long(R.t(why), 300))))),

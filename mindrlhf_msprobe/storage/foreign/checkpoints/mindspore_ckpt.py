@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import field
-from typing import NamedTuple
+from pathlib import Path
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
@@ -21,6 +21,7 @@ from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     STORED,
+    Checkpoint,
     DataFile,
     FileTensor,
     Piece,
@@ -134,24 +135,14 @@ class _Value:
     why: Message | None = None
 
 
-class Ckpt(NamedTuple):
-    """What a .ckpt holds, by name.
-
-    Attributes:
-        texts: entries that are no tensors.
-        has_crc: whether its end is marked by a CRC, so that nothing can be missing there.
-    """
-
-    tensors: dict[str, StoredTensor]
-    texts: dict[str, str]
-    has_crc: bool
-
-
-def read_ckpt(file: DataFile) -> Ckpt:
+def read_ckpt(file: DataFile, path: Path) -> Checkpoint:
     """Return the parameters of a .ckpt, and its texts.
 
     With a CRC the whole file is read, to check it; MapTensors, which MindSpore leaves out of its
     CRC, leave it unchecked.
+
+    Args:
+        path: as it was given.
 
     Raises:
         CheckpointError: it is no such file, cut short, or not what its CRC says.
@@ -185,7 +176,8 @@ def read_ckpt(file: DataFile) -> Ckpt:
             tensors[tag] = FileTensor(tag, value.dtype, value.shape, tuple(value.pieces))
         else:
             tensors[tag] = StoredTensor(tag, value.dtype, value.shape, value.why)
-    return Ckpt(tensors, texts, stored is not None)
+    # Where no CRC marks its end, anything may be missing there.
+    return Checkpoint(path, "ckpt", {0: tensors}, texts, open_end=stored is None)
 
 
 def refuse_others(file: DataFile, head: bytes) -> None:

@@ -94,9 +94,7 @@ def _read(file_path: Path, path: Path) -> Checkpoint:
         refuse_others(file, head)
     if named or looks_like_safetensors(head):
         return Checkpoint(path, "safetensors", {0: read_safetensors(file)})
-    found = read_ckpt(file)
-    open_end = not found.has_crc
-    return Checkpoint(path, "ckpt", {0: found.tensors}, found.texts, open_end=open_end)
+    return read_ckpt(file, path)
 
 
 def _of_index(path: Path, directory: Path) -> Checkpoint:
@@ -113,9 +111,17 @@ def _root_of(directory: Path) -> Path:
 
 
 def _in_directory(path: Path) -> Checkpoint:
-    ranks = rank_directories(path)
-    if ranks:
-        return _of_ranks(path, ranks)
+    if directories := rank_directories(path):
+        of_ranks, notes = files_of_ranks(directories)
+        ranks: dict[int, Mapping[str, StoredTensor]] = {}
+        texts: dict[str, str] = {}
+        for rank, file in of_ranks.items():
+            _check_inside(path, file)
+            own = _read(file, file)
+            ranks[rank] = own.ranks[0]
+            texts |= {f"rank_{rank}: {name}": text for name, text in own.texts.items()}
+        found = put_together(path, ranks, notes)
+        return Checkpoint(path, found.kind, found.ranks, texts, found.notes, found.whole)
     indices, files = _indices(path), checkpoint_files(path)
     if len(indices) == 1:
         return _of_index(indices[0], path)
@@ -134,19 +140,6 @@ def _in_directory(path: Path) -> Checkpoint:
         return _read(files[0], path)
     _check_numbers(path, files)
     return Checkpoint(path, "safetensors", {0: read_all(files)[0]})
-
-
-def _of_ranks(path: Path, directories: dict[int, Path]) -> Checkpoint:
-    files, notes = files_of_ranks(directories)
-    ranks: dict[int, Mapping[str, StoredTensor]] = {}
-    texts: dict[str, str] = {}
-    for rank, file in files.items():
-        _check_inside(path, file)
-        own = _read(file, file)
-        ranks[rank] = own.ranks[0]
-        texts |= {f"rank_{rank}: {name}": text for name, text in own.texts.items()}
-    found = put_together(path, ranks, notes)
-    return Checkpoint(path, found.kind, found.ranks, texts, found.notes, found.whole)
 
 
 def _check_numbers(path: Path, files: Sequence[Path]) -> None:

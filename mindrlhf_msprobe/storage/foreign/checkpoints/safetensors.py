@@ -101,25 +101,21 @@ def _header(file: DataFile) -> tuple[dict[str, Any], int]:
     text = file.read(_LENGTH.size, length)
     if not text.startswith(b"{"):
         raise file.error("checkpoint.no_safetensors")
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        seen: set[str] = set()
+        for name, _ in pairs if len(found) < len(pairs) else ():
+            if name in seen:
+                raise file.error("checkpoint.name_twice", name=shortened(name))
+            seen.add(name)
+        return found
+
     try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=_once)
-    except _Twice as error:
-        raise file.error("checkpoint.name_twice", name=shortened(str(error))) from None
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
         raise file.error("checkpoint.header", why=shortened(str(error))) from None
     return header, _LENGTH.size + length
-
-
-class _Twice(ValueError):
-    """A name that stands twice in an object."""
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        raise _Twice(next(k for k, _ in pairs if k in seen or seen.add(k)))  # type: ignore[func-returns-value]
-    return found
 
 
 def _entry(file: DataFile, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:

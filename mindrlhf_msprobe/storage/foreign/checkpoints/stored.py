@@ -195,7 +195,14 @@ class FileTensor(StoredTensor):
     def __init__(
         self, name: str, dtype: str, shape: tuple[int, ...], pieces: tuple[Piece, ...]
     ) -> None:
-        super().__init__(name, dtype, shape, _why(dtype, shape, sum(p.size for p in pieces)))
+        why, present = None, sum(piece.size for piece in pieces)
+        if len(shape) > bounds.DIMENSIONS or not all(0 <= n <= bounds.SIZE for n in shape):
+            why = message("unread.claimed_shape", shape=shortened(list(shape)))
+        elif dtype not in STORED:
+            why = message("checkpoint.dtype", dtype=shortened(dtype))
+        elif (expected := math.prod(shape) * STORED[dtype].itemsize) != present:
+            why = message("checkpoint.size", size=expected, present=present)
+        super().__init__(name, dtype, shape, why)
         self._pieces = pieces
 
     def read(self, start: int, stop: int) -> np.ndarray:

@@ -167,6 +167,29 @@ def test_of_two_layers_the_usual_order_counts(tmp_path):
     assert first.entry.startswith("Cell.layers.0.attention.w_qkv.")
 
 
+@pytest.mark.parametrize("groups", [1, 2], ids=["parts behind each other", "interleaved"])
+def test_a_fused_weight_is_compared_with_its_parts(tmp_path, groups):
+    """As a mapping says: what it holds, and what it returns."""
+    _, parts = projections({}, sizes=(8, 8, 8))
+    fused = {}
+    for layer in range(3):
+        held = [parts[PARTS.format(layer, part)] for part in "qkv"]
+        turns = [cell["weight"].reshape(groups, -1, WIDTH) for cell in held]
+        whole = np.concatenate(turns, axis=1).reshape(-1, WIDTH)
+        fused[FUSED_CELL.format(layer)] = linear(held[0]["given"]["0"], whole)
+    a, b = dumped(tmp_path / "a", fused, torch=False), dumped(tmp_path / "b", parts, torch=True)
+    mapping = tmp_path / "names.yaml"
+    names = ", ".join(PARTS.format("*", part) for part in "qkv")
+    rule = f"{{parts: [{names}], groups: {groups}}}"
+    mapping.write_text(f"{FUSED_CELL.format('*')}: {rule}\n")
+    result = compared(a, b, mapping=mapping)
+    found = {f.record: f.status for f in result.findings if "w_qkv" in f.record}
+    last = f"Cell.{FUSED_CELL.format(2)}.Dense.forward.0"
+    assert found[f"{last}.parameters.weight"].agrees
+    assert found[f"{last}.output.0"].agrees
+    assert any(note.code == "pairing.fused" for note in result.remarks)
+
+
 @pytest.mark.parametrize("elements", [True, False])
 def test_square_weights_are_turned_by_what_each_cell_computes(tmp_path, elements):
     """A class that has both layouts, and one of square weights alone; nothing is wrong."""
@@ -192,19 +215,87 @@ def test_square_weights_are_turned_by_what_each_cell_computes(tmp_path, elements
         assert bool(result)
 
 
-def test_a_square_weight_that_was_not_turned_is_wrong(tmp_path):
+@pytest.mark.parametrize("inputs_first", [True, False])
+def test_a_square_weight_that_was_not_turned_is_wrong(tmp_path, inputs_first):
     """The network reads it as it reads all others, and computes something else."""
     given, weight = drawn(0, 5, WIDTH), drawn(1, WIDTH, WIDTH)
     other = drawn(2, 4, WIDTH)
     mine = {"fc1": linear(given, other), "fc2": linear(given, weight)}
+    stored = {"fc1": other.T, "fc2": weight} if inputs_first else {"fc1": other, "fc2": weight.T}
     theirs = {
-        "fc1": linear(given, other.T, inputs_first=True, kind="Conv1D"),
-        "fc2": linear(given, weight, inputs_first=True, kind="Conv1D"),
+        name: linear(given, own, inputs_first=inputs_first, kind="Conv1D")
+        for name, own in stored.items()
     }
     a, b = dumped(tmp_path / "a", mine, torch=False), dumped(tmp_path / "b", theirs, torch=True)
     first = compared(a, b).verdict.first_divergence
     assert first.record == "Cell.fc2.Dense.forward.0.parameters.weight"
     assert first.inside.change.kind == "transposed"
+
+
+FUSED = [f"layers.{n}.query_key_value" for n in range(3)]
+
+
+ROTATED = [f"layers.{n}.{part}_proj" for n in range(3) for part in "qk"]
+
+
+@pytest.mark.parametrize(
+    ("names", "moved", "differing"),
+    [
+        (FUSED, FUSED, []),
+        (FUSED, [], []),
+        (FUSED, FUSED[1:2], FUSED[1:2]),
+        (FUSED, FUSED[::2], FUSED[1:2]),
+        (FUSED[:2], FUSED[1:2], FUSED[1:2]),
+        (ROTATED, ROTATED, []),
+        (ROTATED, ROTATED[3:4], ROTATED[3:4]),
+        (ROTATED, ROTATED[:3] + ROTATED[4:], ROTATED[3:4]),
+        (ROTATED, ROTATED[1::2], ROTATED[1::2]),
+    ],
+)
+def test_a_weight_whose_rows_are_not_in_the_order_of_the_others_differs(
+    tmp_path, names, moved, differing
+):
+    """One network reads all its layers alike; a weight that was not converted is an error."""
+    given, mine, theirs = drawn(0, 2, 4), {}, {}
+    for number, name in enumerate(names):
+        values = drawn(number, 12, 4)
+        axes = (0, 1) if name in FUSED else (1, 2)  # parts and heads, or halves of a head
+        other = values.reshape(3, 2, 2, 4).swapaxes(*axes).reshape(12, 4)
+        mine[name] = linear(given, values)
+        theirs[name] = linear(given, other if name in moved else values, kind="Linear")
+    a, b = dumped(tmp_path / "a", mine, torch=False), dumped(tmp_path / "b", theirs, torch=True)
+    result = compared(a, b)
+    found = {f.entry: f for f in result.findings if f.io == "parameters"}
+    unlike = [name for name in names if not found[f"Cell.{name}.Dense.forward.0"].status.agrees]
+    assert unlike == differing
+    reordered = [note for note in result.remarks if note.code == "pairing.interleaved"]
+    assert bool(reordered) == (len(moved) > len(names) / 2)
+    if differing:
+        first = result.verdict.first_divergence
+        assert first.cause.value == "parameter"
+        assert first.entry == f"Cell.{differing[0]}.Dense.forward.0"
+
+
+@pytest.mark.parametrize("rows", ["as they are", "moved"])
+def test_a_table_that_is_called_otherwise_is_found_by_its_rows(tmp_path, rows):
+    """And compared with the one that it is; where its rows are moved, it differs."""
+    ids, weight, table = np.arange(10).reshape(2, 5), drawn(1, 3, 4), drawn(2, 12, 4)
+    runs = []
+    for torch, name, held in (
+        (False, "embed_tokens", table),
+        (True, "shared", table if rows == "as they are" else table[::-1]),
+    ):
+        looked_up = {"given": {"0": ids}, "weight": held, "returned": held[ids]}
+        cells = {name: {"kind": "Embedding", **looked_up}, "out": linear(held[ids], weight)}
+        runs.append(dumped(tmp_path / name, cells, torch=torch))
+    result = compared(*runs)
+    assert [note.code for note in result.remarks].count("pairing.same_weight") == 1
+    if rows == "as they are":
+        assert not unlike(result)
+        assert "embedding" in str({f.entry for f in result.findings}).lower()
+    else:
+        first = result.verdict.first_divergence
+        assert first.record.startswith("Cell.shared.Embedding.forward.0.parameters.")
 
 
 @pytest.mark.parametrize("noise", [0.0, 3e-5])
