@@ -33,6 +33,7 @@ from mindspore.ops import functional as F
 
 from mindrlhf_msprobe.capture.framework.generated_modules import load
 from mindrlhf_msprobe.capture.framework.private import is_vectorised
+from mindrlhf_msprobe.capture.tensors.summary import DTYPES
 from mindrlhf_msprobe.capture.tensors.tree import (
     Path,
     TensorOutline,
@@ -41,6 +42,7 @@ from mindrlhf_msprobe.capture.tensors.tree import (
     values_in,
 )
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8
 from mindrlhf_msprobe.storage.manifest.coverage import PASSES_PARAMETER
 from mindrlhf_msprobe.storage.writing.ledger import GraphCost
 
@@ -51,12 +53,7 @@ if TYPE_CHECKING:
 #: Takes what probes hand over; called from any thread.
 Taker: TypeAlias = "Receiver | Values"
 #: MindSpore's dtypes that are handed over.
-_HANDED_OVER = frozenset(
-    (
-        *("Bool", "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64"),
-        *("BFloat16", "Float16", "Float32", "Float64", "Complex64", "Complex128"),
-    )
-)
+_HANDED_OVER = DTYPES.keys() - FLOAT8.keys()
 
 MOST_TOGETHER = 400  # tensors of one call of a host function
 _FAULT = message("lost.graph_handed_over")

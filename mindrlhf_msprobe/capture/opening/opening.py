@@ -475,6 +475,8 @@ class Opening:
             not count tokens.
         with_parameters: whether parameters are recorded.
         directions: what is recorded of a cell: forward, backward.
+        forward, backward: whether each of them is.
+        selection: what decides which entries are recorded.
         parameter_hooks: hooks parameters; the same at every opening.
         buffer_bytes: of gradients that may wait to be summarised.
         fault: called with every fault while recording; may raise only in strict mode.
@@ -506,20 +508,9 @@ class Opening:
     closed: bool = False
     _guards: dict[str, Counted] = field(default_factory=dict)
 
-    @property
-    def selection(self) -> Selection:
-        """What decides which entries are recorded."""
-        return self.counters.selection
-
-    @property
-    def forward(self) -> bool:
-        """Whether forward entries are recorded."""
-        return "forward" in self.directions
-
-    @property
-    def backward(self) -> bool:
-        """Whether backward entries are recorded."""
-        return "backward" in self.directions
+    def __post_init__(self) -> None:
+        self.selection = self.counters.selection
+        self.forward, self.backward = (d in self.directions for d in ("forward", "backward"))
 
     def now(self) -> int:
         """Return the next place in the process's time."""

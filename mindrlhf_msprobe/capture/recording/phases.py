@@ -284,9 +284,7 @@ class Phases:
             buffer_bytes=config.buffer_mb << 20,
             fault=self._run.fault,
             operators=config.records_cell if config.records_operators else None,
-            observer=None
-            if self.observer_of is None
-            else self.observer_of(phase, counters.openings),
+            observer=self.observer_of and self.observer_of(phase, counters.openings),
             graft=None
             if self._grafts is None
             else self._grafts.of_phase(phase, self._run.step, counters.openings),

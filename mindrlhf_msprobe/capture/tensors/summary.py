@@ -50,7 +50,8 @@ from mindrlhf_msprobe.storage.leaves import COPY, FURTHER, MEAN, SUM, Leaf, Shar
 
 _BITS_OF_BFLOAT16 = "<u2"
 _LARGE = 1 << 16  # bytes; below, a copy takes no longer than to find out where the elements are
-_DTYPES = {  # by MindSpore's name of a dtype
+#: What numpy holds the elements of a tensor as, by MindSpore's name of its dtype.
+DTYPES = {
     name: np.dtype(kind)
     for name, kind in {
         **{"Float16": "<f2", "Float32": "<f4", "Float64": "<f8", "BFloat16": _BITS_OF_BFLOAT16},
@@ -100,7 +101,7 @@ def elements_of(tensor: Any, dtype: str, *, computed: bool) -> np.ndarray | None
         dtype: MindSpore's name of its dtype.
         computed: whether it is known to be an operator's output.
     """
-    kind = _DTYPES.get(dtype)
+    kind = DTYPES.get(dtype)
     if kind is None or not _is_possible():
         return None
     size = tensor.nbytes
@@ -173,7 +174,7 @@ def _is_possible() -> bool:
             return False
         given = mindspore.Tensor(np.arange(6, dtype=np.float32).reshape(2, 3))
         for tensor in (given * 2, (given * 2).astype(mindspore.float16)):
-            kind, copied = _DTYPES[str(tensor.dtype)], tensor.asnumpy()
+            kind, copied = DTYPES[str(tensor.dtype)], tensor.asnumpy()
             found = _in_place(tensor, kind)
             if found is None or not np.array_equal(found, copied):
                 return False
