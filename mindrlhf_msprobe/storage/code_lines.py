@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterable
 from functools import lru_cache
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.operators import Attributes, is_operator
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
@@ -192,31 +192,15 @@ def source_of(line: CodeLine) -> tuple[dict[int, str], Message | None]:
     A dump of others is data: its path is read only if it is a file of Python that has the
     very line that was recorded.
     """
-    path = PurePath(line.file)
+    path = Path(line.file)
     if not line.text or not path.is_absolute() or path.suffix != ".py":
         return {}, message("listing.code_missing", file=line.file)
-    lines = _lines_of(line.file)
-    if lines is None:
+    try:
+        content = layout.read_inside(Path("/"), Path(line.file), _LARGEST)
+    except (OSError, ValueError):
         return {}, message("listing.code_missing", file=line.file)
+    lines = content.decode("utf-8", errors="replace").splitlines()
     if not (line.line <= len(lines) and lines[line.line - 1].strip() == line.text):
         return {}, message("listing.code_changed", file=line.file, line=line.line)
     first, last = max(1, line.line - _AROUND), min(len(lines), line.line + _AROUND)
     return {number: lines[number - 1] for number in range(first, last + 1)}, None
-
-
-def _lines_of(file: str) -> list[str] | None:
-    try:
-        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError:
-        return None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
-            return None
-        with open(descriptor, "rb", closefd=False) as opened:
-            content = opened.read(_LARGEST)
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return content.decode("utf-8", errors="replace").splitlines()

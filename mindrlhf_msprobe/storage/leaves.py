@@ -51,6 +51,11 @@ def _escaped(name: str) -> str:
     return _ESCAPED.sub(lambda m: f"%{ord(m.group()):02X}", name) or "%"
 
 
+def plain_path(path: str) -> str:
+    """Return a path with the characters that `child_path` escaped."""
+    return re.sub("%([0-9A-F]{2})", lambda match: chr(int(match[1], 16)), path)
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """One described value.

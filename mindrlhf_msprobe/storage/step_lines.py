@@ -89,7 +89,21 @@ class StepLines(Generic[_T]):
         Raises:
             OSError: the file cannot be written, or something that is no plain file stands there.
         """
-        return append_whole(self.path, b"".join(map(_line, lines)))
+        content = b"".join(map(_line, lines))
+        # A pipe that nobody reads would be waited for.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        file = os.open(self.path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        try:
+            before = os.fstat(file)
+            if not stat.S_ISREG(before.st_mode):
+                raise OSError(errno.EINVAL, message("fault.of_others"), str(self.path))
+            try:
+                return write_all(file, content)
+            except OSError:  # on a full disk part of a line may be there
+                os.ftruncate(file, before.st_size)
+                raise
+        finally:
+            os.close(file)
 
     def forget(self, first_step: int) -> None:
         """Remove the lines of steps from one on, which run again, and what is no line.
@@ -178,28 +192,6 @@ class StepLines(Generic[_T]):
 
 #: What reading a line raises that is not what it should be.
 NO_LINE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
-
-
-def append_whole(path: Path, content: bytes) -> int:
-    """Append bytes to a file, all of them or none; return how many.
-
-    Raises:
-        OSError: the file cannot be written, or something that is no plain file stands there.
-    """
-    # A pipe that nobody reads would be waited for.
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    file = os.open(path, flags, 0o666)
-    try:
-        before = os.fstat(file)
-        if not stat.S_ISREG(before.st_mode):
-            raise OSError(errno.EINVAL, message("fault.of_others"), str(path))
-        try:
-            return write_all(file, content)
-        except OSError:  # on a full disk part of a line may be there
-            os.ftruncate(file, before.st_size)
-            raise
-    finally:
-        os.close(file)
 
 
 def _line(content: Mapping[str, Any]) -> bytes:

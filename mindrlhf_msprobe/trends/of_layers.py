@@ -19,6 +19,7 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, elements_of
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.columns.rows import Rows
+from mindrlhf_msprobe.storage.leaves import plain_path
 from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import Gathered
@@ -32,7 +33,6 @@ from mindrlhf_msprobe.storage.records import (
 )
 from mindrlhf_msprobe.trends.formulas import joint_norm, squared_distance
 
-_ESCAPED = re.compile("%([0-9A-F]{2})")
 #: Of the lines that hold parameters, gradients, or an optimizer's state.
 MARKS = b"parameters", OPTIMIZER_STATE.encode()
 _LAYER = re.compile(r"(?:.+\.)?[0-9]+(?=\.|$)")
@@ -105,8 +105,7 @@ def _by_call_and_layer(rows: Rows) -> dict[tuple[int, str], np.ndarray]:
     found: dict[tuple[int, str], list[int]] = {}
     for row, (entry, path) in enumerate(rows.names):
         cell, _, _, call = parts_of_name(entry)
-        own = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), path)
-        parameter = network_name(cell, own)
+        parameter = network_name(cell, plain_path(path))
         for layer in ("", layer_of(cell_of_parameter(parameter))):
             found.setdefault((call, layer), []).append(row)
     return {key: np.array(of, np.intp) for key, of in found.items()}

@@ -18,7 +18,7 @@ from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float, non_f
 from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.columns.rows import Rows
 from mindrlhf_msprobe.storage.place import LayerPlace, Place, StepPlace
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, parts_of_name
 
 _SEVERAL = 2  # times that something is seen before it is known whether it varies
 
@@ -529,6 +529,6 @@ class _Means:
 
 def _first_calls(rows: Rows) -> tuple[list[tuple[str, str]], np.ndarray]:
     """Return the names of the records of first calls, and which they are."""
-    calls = [Entry(entry, "", 0, 0, 0, None).call for entry, _ in rows.names]
+    calls = [parts_of_name(entry).call for entry, _ in rows.names]
     numbers = [n for n, call in enumerate(calls) if call == 0]
     return [rows.names[n] for n in numbers], np.array(numbers, np.intp)

@@ -19,10 +19,10 @@ from mindrlhf_msprobe.storage.columns.layouts import Layout
 from mindrlhf_msprobe.storage.columns.leaf_json import (
     COUNTS,
     STATISTICS,
+    USUAL,
     LeafJson,
     are_moderate,
     is_ordinary,
-    is_usual,
     statistic,
 )
 from mindrlhf_msprobe.storage.columns.rows import Records, Rows
@@ -31,7 +31,7 @@ from mindrlhf_msprobe.storage.leaves import leaf_from_json
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import LayerPlace, Place
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry, Locator, Named, Record
+from mindrlhf_msprobe.storage.records import Entry, Locator, Named, Record, record_name
 
 #: One value of an entry: io (input, output, parameters, parameters_grad), path in it, leaf.
 RecordView = tuple[str, str, LeafJson]
@@ -73,7 +73,6 @@ class Columns:
         layout: the names of its entries, and where their values stand.
         heads: what else is said of the entries.
         values: its values.
-        kinds: their dtypes and shapes.
         objects: what they were made of where there is no whole journal of this package: another
             tool's dump, or what is left of a damaged one; else None.
         files: finds the files of stored values, for a reader who wants them; else None.
@@ -85,7 +84,6 @@ class Columns:
     def __init__(self, at: LayerPlace, layout: Layout, heads: Heads, values: Values) -> None:
         self.at, self.layout, self.heads, self.values = at, layout, heads, values
         self.phase, self.step, self.rank = at
-        self.kinds = layout.kinds(values.field("dtype"), values.field("shape"))
         self._entries: dict[int, EntryView] = {}
         self._records: dict[tuple[str, ...], Records] = {}
 
@@ -116,6 +114,14 @@ class Columns:
         """
         leaf = leaf_from_json(dict(self.values.leaf(row)))
         return Record(name, "", "", *files.locate(leaf, leaf.data_name))
+
+    @cached_property
+    def kinds(self) -> tuple[list[Any], list[Any]]:
+        """The dtypes and shapes of its values: one object for journals with the same."""
+        found = self.values.field("dtype"), self.values.field("shape")
+        if self.layout.kinds != found:
+            self.layout.kinds = found
+        return self.layout.kinds
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -236,6 +242,10 @@ class EntryView(Named):
         """Return what `construct` calls the argument that a value is or lies in, or ""."""
         return self._columns.argument(self._number, io, path)
 
+    def record_name(self, io: str, path: str) -> str:
+        """Return the full name of one of its records."""
+        return record_name(self.name, io, path)
+
     def place(self, io: str | None = None, path: str = "") -> Place:
         """Return where the entry, or one record of it, is."""
         record = None if io is None else self.record_name(io, path)
@@ -324,7 +334,7 @@ class Values:
     @cached_property
     def _are_usual(self) -> np.ndarray:
         """Which values are tensors of which fields say all that JSON does."""
-        usual = {form: is_usual(form) for form in {*self._forms}}
+        usual = {form: USUAL <= {*form} <= USUAL.union(COUNTS) for form in {*self._forms}}
         found = np.array([usual[form] for form in self._forms], bool)
         for name in ("dtype", "shape", "fingerprint"):
             if None in self.field(name):

@@ -35,13 +35,6 @@ class Structure(NamedTuple):
     whole: bool
 
 
-class ValueKinds(NamedTuple):
-    """The dtype and the shape of each value, as JSON has them; None where it has none."""
-
-    dtypes: list[Any]
-    shapes: list[Any]
-
-
 class Shared:
     """Something that journals have in common, with what was computed of it."""
 
@@ -64,20 +57,14 @@ class Layout(Shared):
         names: of the entries, in the order of the lines.
         structures: theirs, in the same order.
         first: the number of the first row of each entry, then that of all rows.
+        kinds: dtype and shape of each value of the last journal of which they were wanted.
     """
 
     def __init__(self, names: list[str], structures: list[Structure]) -> None:
         super().__init__()
         self.names, self.structures = names, structures
         self.first = np.cumsum([0, *(len(one.places) for one in structures)])
-        self._kinds: ValueKinds | None = None
-
-    def kinds(self, dtypes: list[Any], shapes: list[Any]) -> ValueKinds:
-        """Return the dtypes and shapes of all values: one object for journals with the same."""
-        known = self._kinds
-        if known is None or known.dtypes != dtypes or known.shapes != shapes:
-            known = self._kinds = ValueKinds(dtypes, shapes)
-        return known
+        self.kinds: tuple[list[Any], list[Any]] | None = None
 
     @cached_property
     def of_cells(self) -> list[str]:

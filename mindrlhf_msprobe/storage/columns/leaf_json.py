@@ -7,7 +7,7 @@ object, and a pass over a run has millions of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
 LeafJson = Mapping[str, Any]
 STATISTICS = ("Max", "Min", "Mean", "Norm")
 COUNTS = ("nan_count", "inf_count")
-#: What is said of a tensor as it usually is.
-_USUAL = frozenset(("type", "dtype", "shape", *STATISTICS, "fingerprint"))
+#: The fields of a tensor of which no more is said than usual, beside `COUNTS`.
+USUAL = frozenset(("type", "dtype", "shape", *STATISTICS, "fingerprint"))
 _LARGE = 1e300  # larger numbers are left to those who know what may overflow
 
 #: Whatever holds a NaN or an infinity has one of these in its line.
@@ -93,11 +93,6 @@ def numbers_of(leaf: LeafJson) -> dict[str, Any]:
     more = ("nan_count", "inf_count", "value", "data_name")
     shown |= {name: leaf[name] for name in more if name in leaf}
     return shown
-
-
-def is_usual(names: Iterable[str]) -> bool:
-    """Return whether a leaf with fields of these names is a tensor about which no more is said."""
-    return _USUAL <= {*names} <= _USUAL.union(COUNTS)
 
 
 def is_ordinary(leaf: LeafJson) -> bool:

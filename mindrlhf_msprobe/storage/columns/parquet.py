@@ -274,7 +274,7 @@ def _arrays_of(columns: JournalColumns) -> dict[str, Any]:
     found["part"] = [part or None for part, _ in places]
     found["path"] = [path if part else None for part, path in places]
     found["argument"] = [None] * len(places)
-    if columns.has_arguments:
+    if any("input_names" in line for line in columns.lines):
         found["argument"] = [
             columns.argument(number, IO_OF.get(part, ""), path) or None
             for number, (part, path) in zip(found["number"], places)

@@ -62,11 +62,6 @@ class JournalColumns(Columns):
         known = layouts.layout(at.phase, (run, at.rank), names, structures)
         super().__init__(at, known, heads, values)
 
-    @property
-    def has_arguments(self) -> bool:
-        """Whether `argument` of any value is known."""
-        return any("input_names" in line for line in self.lines)
-
     def argument(self, number: int, io: str, path: str) -> str:
         """See `Columns.argument`."""
         names = self.lines[number].get("input_names")

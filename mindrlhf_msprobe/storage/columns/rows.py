@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mindrlhf_msprobe.storage.columns.layouts import Layout, Shared, ValueKinds
+from mindrlhf_msprobe.storage.columns.layouts import Layout, Shared
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float_dtype
 from mindrlhf_msprobe.storage.journal_line import IO_OF
 from mindrlhf_msprobe.storage.operators import is_operator
@@ -52,7 +52,7 @@ class Rows(Shared):
                     self.parts.append(part)
                 number += 1
         self._kinds: Kinds | None = None
-        self._kinds_of: ValueKinds | None = None
+        self._kinds_of: object = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -71,15 +71,14 @@ class Rows(Shared):
             found.append(network_name(cell_name(entry), own))
         return tuple(found)
 
-    def kinds(self, leaves: ValueKinds) -> Kinds:
-        """Return dtypes and shapes of these rows of a journal's leaves."""
+    def kinds(self, of_all: tuple[list[Any], list[Any]]) -> Kinds:
+        """Return dtypes and shapes of these rows, of those of all values of a journal."""
         known = self._kinds
-        if known is None or self._kinds_of is not leaves:
-            dtypes = [leaves.dtypes[index] for index in self.index]
-            shapes = [leaves.shapes[index] for index in self.index]
+        if known is None or self._kinds_of is not of_all:
+            dtypes, shapes = ([field[index] for index in self.index] for field in of_all)
             if known is None or known.dtypes != dtypes or known.shapes != shapes:
                 known = self._kinds = Kinds(self, dtypes, shapes)
-            self._kinds_of = leaves
+            self._kinds_of = of_all
         return known
 
 

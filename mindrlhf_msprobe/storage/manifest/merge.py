@@ -256,14 +256,11 @@ def _check_apart(inputs: Sequence[_Input]) -> None:
     for one in inputs:
         for rank in one.manifests:
             other = first_of.setdefault(rank, one)
-            if other is not one and not (_holds(rank, one) and _holds(rank, other)):
+            hold = all(any(at[2] == rank for at in of.places) for of in (one, other))
+            if other is not one and not hold:
                 raise RunError.saying(
                     "error.merge_rank_twice", root=other.root, root2=one.root, rank=rank
                 )
-
-
-def _holds(rank: int, one: _Input) -> bool:
-    return any(place[2] == rank for place in one.places)
 
 
 def _fill(partial: Path, inputs: Sequence[_Input]) -> Iterator[bool]:

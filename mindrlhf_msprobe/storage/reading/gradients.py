@@ -22,12 +22,12 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, open_npy
 from mindrlhf_msprobe.storage.arrays.signs import packed_signs, read_signs
 from mindrlhf_msprobe.storage.journal_line import holds_gradients
+from mindrlhf_msprobe.storage.leaves import plain_path
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.problems import Problem
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record, network_name
 
-_ESCAPED = re.compile("%([0-9A-F]{2})")
 _SUMMARY = re.compile(r"grad_summary_[0-9]{1,18}\.csv")
 
 
@@ -164,8 +164,7 @@ def gradients_of(entry: Entry, files: Locator) -> list[Gradient]:
 
 def parameter_of(entry: Entry, record: Record) -> str:
     """Return the name of a parameter in its network, of a record of it or of its gradient."""
-    own = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), record.path)
-    return network_name(entry.cell, own)
+    return network_name(entry.cell, plain_path(record.path))
 
 
 class _Probed:

@@ -352,6 +352,7 @@ class Steps:
         keep_bytes: how much this rank keeps on disk: above it old steps are thinned; 0: all.
 
     Attributes:
+        saves: (step, key, directory) of what was saved in open steps, in order.
         lost_in: directory of a phase or a key → the step in which what it held was lost.
         thinning: thins out old steps; None: nothing does.
     """
@@ -369,7 +370,7 @@ class Steps:
         self._manifest, self._ledger, self._report = manifest, ledger, report
         self._made: dict[Path, _Written | None] = {}
         self._last: dict[Path, _Written] = {}  # directory of a phase or a key → file
-        self._saves: dict[tuple[int, str, Path], None] = {}  # (step, key, directory), in order
+        self.saves: dict[tuple[int, str, Path], None] = {}
         self.lost_in: dict[Path, int] = {}
         self.thinning: Thinning | None = None
         if keep_bytes:
@@ -402,15 +403,11 @@ class Steps:
                     raise
         self._made[directory] = None
 
-    def has_save(self, step: int, key: str, directory: Path) -> bool:
-        """Return whether a key was saved into a directory in an open step."""
-        return (step, key, directory) in self._saves
-
     def note_save(self, step: int, key: str, directory: Path) -> None:
         """Note that a key was saved into a directory."""
         file = directory / layout.file_name(key, ".json")
         self._note(layout.key_data_step_dir(self._root, key, step, self._rank), file)
-        self._saves[step, key, directory] = None
+        self.saves[step, key, directory] = None
 
     def is_own(self, directory: Path) -> bool:
         """Return whether a directory of an earlier step lies where this run was recorded into."""
@@ -442,9 +439,9 @@ class Steps:
             for files in ended.values():  # written into what is no longer this run's
                 if count := files.give_up():
                     self._report(ENTRY, error, count)
-            for saved in [saved for saved in self._saves if saved[0] <= step]:
+            for saved in [saved for saved in self.saves if saved[0] <= step]:
                 self._report(message("lost.key_data", key=saved[1]), error, 1)
-                del self._saves[saved]
+                del self.saves[saved]
             if complete or not known:
                 self._report(message("lost.step"), error, 1)
             return
@@ -484,7 +481,7 @@ class Steps:
     def _end_saves(self, step: int) -> None:
         saves: dict[int, Counter[str]] = {}
         own: dict[Path, bool] = {}  # whether a step's directory is where it was
-        for of_step, key, directory in [saved for saved in self._saves if saved[0] <= step]:
+        for of_step, key, directory in [saved for saved in self.saves if saved[0] <= step]:
             step_dir = layout.key_data_step_dir(self._root, key, of_step, self._rank)
             if step_dir not in own:
                 own[step_dir] = self._is_unchanged(self._made.get(step_dir))
@@ -493,7 +490,7 @@ class Steps:
             else:
                 why = message("fault.removed_before_end", directory=str(directory))
                 self._report(message("lost.key_data", key=key), FileNotFoundError(why), 1)
-            del self._saves[of_step, key, directory]
+            del self.saves[of_step, key, directory]
         for of_step, counts in saves.items():
             self._note_recorded(recorded.KEY_DATA, of_step, counts)
 

@@ -180,7 +180,11 @@ class Sink:
                 self._sketched.pop(fingerprint, None)
                 report(_SKETCH, error)
             else:
-                self._writer.note_sketch(fingerprint, files.directory, offset, sketch.nbytes)
+                if sketch.nbytes >= _LARGE_SKETCH:
+                    if len(known := self._writer.large_sketches) >= _MOST_SKETCHES:
+                        known.clear()
+                    file = files.directory / layout.SKETCH_FILE
+                    known[fingerprint] = file, offset, sketch.nbytes
         # All together; where that fails, one by one.
         groups = [lines] if lines else []
         while groups:
@@ -248,7 +252,7 @@ class RunWriter:
         self.phases: set[str] = set()  # of which entries were handed over
         self._sinks: dict[tuple[str, int], Sink] = {}  # of phases and steps that have not ended
         # Where the sketches of fingerprints were written, and their bytes.
-        self._large_sketches: dict[str, tuple[Path, int, int]] = {}
+        self.large_sketches: dict[str, tuple[Path, int, int]] = {}
         self._ended = -1  # the last step of which the end was handed over
         self._steps_with_data: set[int] = set()
         self._saves = itertools.count()
@@ -277,20 +281,13 @@ class RunWriter:
         report = self.background.report
         return PhaseFiles(self._steps.make, directory, self.task, report, self.level)
 
-    def note_sketch(self, fingerprint: str, directory: Path, offset: int, size: int) -> None:
-        """Note where the sketch of a tensor was written."""
-        if size >= _LARGE_SKETCH:
-            if len(self._large_sketches) >= _MOST_SKETCHES:
-                self._large_sketches.clear()
-            self._large_sketches[fingerprint] = directory / layout.SKETCH_FILE, offset, size
-
     def copied_sketch(self, fingerprint: str) -> np.ndarray | None:
         """Read the sketch of an equal tensor of another phase or step; None where there is none.
 
         A weight is the same in every phase between two updates, and its sketch takes a thirtieth
         of its bytes.
         """
-        path, offset, size = self._large_sketches.get(fingerprint, (None, 0, 0))
+        path, offset, size = self.large_sketches.get(fingerprint, (None, 0, 0))
         if path is None:
             return None
         try:
@@ -351,7 +348,7 @@ class RunWriter:
                     for name, leaf in files_in(described.get("data")):
                         size += write_json(temporary / f"{name[:-4]}.json", {"data": leaf})
                 size += write_json(temporary / layout.file_name(key, ".json"), described)
-                if self._steps.has_save(step, key, directory):
+                if (step, key, directory) in self._steps.saves:
                     remove_save(directory, key)
                 put_in_place(temporary, directory, last=layout.file_name(key, ".json"))
             except BaseException:

@@ -103,11 +103,12 @@ def _header(file: DataFile) -> tuple[dict[str, Any], int]:
         raise file.error("checkpoint.no_safetensors")
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in found:
+        found = dict(pairs)
+        seen: set[str] = set()
+        for name, _ in pairs if len(found) < len(pairs) else ():
+            if name in seen:
                 raise file.error("checkpoint.name_twice", name=shortened(name))
-            found[name] = value
+            seen.add(name)
         return found
 
     try:
