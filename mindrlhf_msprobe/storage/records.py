@@ -121,10 +121,6 @@ class Named:
         """The n-th time the cell ran in its phase and step, from 0."""
         return parts_of_name(self.name).call
 
-    def record_name(self, io: str, path: str) -> str:
-        """Return the full name of one of its records."""
-        return record_name(self.name, io, path)
-
 
 def cell_name(entry: str) -> str:
     """Return the cell's part of an entry's name, e.g. `model.norm`; of an operator `Mint.add`."""

@@ -31,7 +31,7 @@ from mindrlhf_msprobe.storage.leaves import leaf_from_json
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import LayerPlace, Place
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry, Locator, Named, Record
+from mindrlhf_msprobe.storage.records import Entry, Locator, Named, Record, record_name
 
 #: One value of an entry: io (input, output, parameters, parameters_grad), path in it, leaf.
 RecordView = tuple[str, str, LeafJson]
@@ -241,6 +241,10 @@ class EntryView(Named):
     def argument(self, io: str, path: str) -> str:
         """Return what `construct` calls the argument that a value is or lies in, or ""."""
         return self._columns.argument(self._number, io, path)
+
+    def record_name(self, io: str, path: str) -> str:
+        """Return the full name of one of its records."""
+        return record_name(self.name, io, path)
 
     def place(self, io: str | None = None, path: str = "") -> Place:
         """Return where the entry, or one record of it, is."""
