@@ -67,14 +67,14 @@ def shared_length(a: np.ndarray, b: np.ndarray) -> int:
     return int(unlike.argmax()) if unlike.any() else length
 
 
-def run_at_start(ids: np.ndarray, fill: int) -> int:
-    """Return how many times an id stands at the start of a row."""
+def run_at_start(ids: np.ndarray, fill: int | None) -> int:
+    """Return how many times an id stands at the start of a row; None, no id, does so nowhere."""
     others = np.flatnonzero(ids != fill)
     return int(others[0]) if len(others) else len(ids)
 
 
-def run_at_end(ids: np.ndarray, fill: int) -> int:
-    """Return how many times an id stands at the end of a row."""
+def run_at_end(ids: np.ndarray, fill: int | None) -> int:
+    """Return how many times an id stands at the end of a row; None, no id, does so nowhere."""
     return run_at_start(ids[::-1], fill)
 
 

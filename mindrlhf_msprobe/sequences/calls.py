@@ -11,6 +11,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
 from mindrlhf_msprobe.sequences.batch import Sample
+from mindrlhf_msprobe.sequences.beginnings import run_at_start
 from mindrlhf_msprobe.sequences.following import Piece, follow
 from mindrlhf_msprobe.sequences.inputs import CallInputs, Starts, read_inputs
 from mindrlhf_msprobe.sequences.padding import Padding, as_given
@@ -499,8 +500,7 @@ class _Builder:
         slot = self._slots[piece.key]
         piece.begins, piece.thread = at[1] == 0, slot.thread
         if piece.begins and self._padding.is_unsure:
-            same = np.cumprod(piece.tokens == piece.tokens[0])
-            self._sequences[at[0]].unsure = int(same.sum())
+            self._sequences[at[0]].unsure = run_at_start(piece.tokens, piece.tokens[0])
         slot.given = None if piece.start is None else piece.start + len(piece.rows) - 1
         if table is not None:
             self._tables.took(piece.key, table)

@@ -22,6 +22,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.sequences import step_data
 from mindrlhf_msprobe.sequences.batch import Sequences
+from mindrlhf_msprobe.sequences.beginnings import run_at_end, run_at_start
 from mindrlhf_msprobe.sequences.losses import Counted, before_zeros, runs_of
 from mindrlhf_msprobe.sequences.masks import Responses
 from mindrlhf_msprobe.sequences.step_data import StepData, Unavailable, array_of, arrays_of
@@ -219,8 +220,7 @@ def _end_between_padding(sample: np.ndarray, ids: np.ndarray) -> int | None:
     if not changes.size:
         return None
     first, last = int(changes[0]), int(changes[-1])
-    before = int(np.argmax(sample != ids[0])) if (sample != ids[0]).any() else len(sample)
-    begin = first - before
+    begin = first - run_at_start(sample, ids[0])
     end = begin + len(sample)
     inside = begin >= 0 and last <= end <= len(ids)
     return end if inside and np.array_equal(sample, ids[begin:end]) else None
@@ -310,9 +310,8 @@ class _Finder:
 
 def _common_end(prompt: np.ndarray, before: np.ndarray) -> int:
     """Return how long a prompt is, without its filling, if these tokens end with it; else 0."""
-    real, behind = np.flatnonzero(prompt != prompt[0]), np.flatnonzero(prompt != prompt[-1])
-    filled_before = prompt[real[0] :] if real.size else prompt[:0]
-    filled_behind = prompt[: behind[-1] + 1] if behind.size else prompt[:0]
+    filled_before = prompt[run_at_start(prompt, prompt[0]) :]
+    filled_behind = prompt[: len(prompt) - run_at_end(prompt, prompt[-1])]
     found = 0
     for own in (prompt, filled_before, filled_behind):
         if 0 < own.size <= before.size and np.array_equal(before[-own.size :], own):

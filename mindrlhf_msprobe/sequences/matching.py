@@ -118,8 +118,7 @@ def without_padding(mine: PhaseTokens, other: PhaseTokens) -> PhaseTokens:
             theirs, tokens, shared, other.pad
         ):
             # Before the padding that they end with; all of them if all are padding.
-            padding = 0 if mine.pad is None else run_at_end(tokens[:shared], mine.pad)
-            ends[number] = shared - padding or shared
+            ends[number] = shared - run_at_end(tokens[:shared], mine.pad) or shared
     return mine if ends == mine.last.tolist() else replace(mine, ends=tuple(ends))
 
 

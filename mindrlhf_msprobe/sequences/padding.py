@@ -80,7 +80,7 @@ class Padding:
                 self._start = min(int(positions[rows[0]]) for rows in parts)
             parts = [rows for rows in parts if positions[rows[0]] == self._start]
         for tokens in (ids[rows] for rows in parts):
-            count = 0 if self.pad is None else run_at_start(tokens, self.pad)
+            count = run_at_start(tokens, self.pad)
             behind = tokens[count:]
             for sample in self._filled.get(int(behind[0]), ()) if len(behind) else ():
                 same = shared_length(behind, sample.tokens)

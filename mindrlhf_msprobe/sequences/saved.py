@@ -269,8 +269,11 @@ def saved_samples(
         responses = [row for rows in of_responses for row in rows]
         if 0 < len(prompts) == len(responses) < _MOST_ROWS:
             sizes = _sizes(of_responses, masks, pad)
-            runs = [row[: _run(row, pad)] for rows in of_prompts for row in rows]
-            fillers = [run[: 0 if _run(own, pad) else None] for run, own in zip(runs, prompts)]
+            whole = (row for rows in of_prompts for row in rows)
+            fillers = [
+                row[: 0 if run_at_start(own, pad) else run_at_start(row, pad)]
+                for row, own in zip(whole, prompts)
+            ]
             found = [*map(Sample, prompts, responses, sizes, fillers)]
             for number, one in enumerate(found):
                 if count := own.get(one.tokens.tobytes(), 0):
@@ -325,16 +328,11 @@ def _prompts(rows: list[np.ndarray], pad: int | None) -> list[np.ndarray] | None
             if repeats or 1 < len({int(row[0]) for row in ends if len(row)}) < len(rows):
                 return None
         return rows
-    starts, behind = ([_run(row[::step], pad) for row in rows] for step in (1, -1))
+    starts, behind = ([run_at_start(row[::step], pad) for row in rows] for step in (1, -1))
     # They end in one column, unless all begin with the token that fills them up behind.
     if any(starts) and not (any(behind) and {*starts} == {1}):
         return [row[run:] for row, run in zip(rows, starts)]
     return [row[: len(row) - run] for row, run in zip(rows, behind)]
-
-
-def _run(row: np.ndarray, pad: int | None) -> int:
-    """Return with how many ids of padding a row begins."""
-    return 0 if pad is None else run_at_start(row, pad)
 
 
 def _rows(datum: KeyDatum, kinds: str = "iu") -> list[np.ndarray]:

@@ -220,14 +220,9 @@ def _paired_operators(a: _Side, b: _Side, cells: Mapping[str, str]) -> dict[str,
         cells: the same of the entries of cells.
     """
     names = {name: name for name in cells.values()}, cells
-    directions: list[dict[str, list[str]]] = []
-    for side in (a, b):
-        found: dict[str, list[str]] = {"forward": [], "backward": []}
-        for entry in side.operators:
-            found[entry.direction].append(entry.name)
-        directions.append(found)
-    forward = [set(found["forward"]) for found in directions]
-    backward = [found["backward"] for found in directions]
+    sides = a.operators, b.operators
+    forward = [{x.name for x in of_side if x.direction == "forward"} for of_side in sides]
+    backward = [[x.name for x in of_side if x.direction == "backward"] for of_side in sides]
     paired = pair_operators(a.ran_inside(names[0], forward[0]), b.ran_inside(names[1], forward[1]))
     # Without forward entries on both sides, their order is all there is.
     known = all(forward)
@@ -237,8 +232,7 @@ def _paired_operators(a: _Side, b: _Side, cells: Mapping[str, str]) -> dict[str,
         for of_side, there in zip(backward, forward)
     ]
     if all(alone):
-        rest = pair_operators(a.ran_inside(names[0], alone[0]), b.ran_inside(names[1], alone[1]))
-        paired |= rest
+        paired |= pair_operators(a.ran_inside(names[0], alone[0]), b.ran_inside(names[1], alone[1]))
     return paired
 
 

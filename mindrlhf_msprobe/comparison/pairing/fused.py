@@ -193,17 +193,10 @@ def find_reordered(
     usual = {name for names, _ in FUSED for name in names}
     found: dict[str, Fused] = {}
     for name, record in rollout.items():
-        cell = cell_of_parameter(name)
-        if cell.rpartition(".")[2] in usual and _matrix(record):
-            for rounded in (None, *npy.ROUNDED):
-                dtype = lower_dtype(record, training[name], rounded)
-                mine, theirs = (row_keys(one, dtype=dtype) for one in (record, training[name]))
-                fused = None
-                if mine is not None and theirs is not None:
-                    fused = _by_rows(name, mine, {name: theirs})
-                if fused is not None:
-                    found[cell] = fused
-                    break
+        if cell_of_parameter(name).rpartition(".")[2] in usual and _matrix(record):
+            own, other = {name: record}, {name: training[name]}
+            read = (_by_values(own, other, _ORIENTATIONS[0], r) for r in (None, *npy.ROUNDED))
+            found |= next(filter(None, read), {})
     return found
 
 
@@ -311,7 +304,8 @@ def _by_values(
         wide = (record.leaf.shape or (0, 0))[0 if own else 1]
         fitting: dict[str | None, dict[str, np.ndarray]] = defaultdict(dict)
         for other, theirs in training.items():
-            dtype = lower_dtype(record, theirs, rounded)
+            # The one that rounds most.
+            dtype = max((record.leaf.dtype, theirs.leaf.dtype, rounded), key=npy.roundoff)
             if columns.get(other) == wide:
                 if (other, dtype) not in known:
                     known[other, dtype] = row_keys(theirs, transposed=others, dtype=dtype)
@@ -322,11 +316,6 @@ def _by_values(
             if mine is not None and (fused := _by_rows(name, mine, matrices)) is not None:
                 found[fused.cell] = replace(fused, transposed=own, parts_transposed=others)
     return found
-
-
-def lower_dtype(a: Record, b: Record, other: str | None = None) -> str | None:
-    """Return the dtype of two records, or another one, that rounds most."""
-    return max((a.leaf.dtype, b.leaf.dtype, other), key=npy.roundoff)
 
 
 def _in_their_layers(
