@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.judging.moves import moved, said_of_change
+from mindrlhf_msprobe.comparison.judging.moves import moved, said_of_change, swapped
 from mindrlhf_msprobe.comparison.mismatch.growth import kind_of
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, read_parameters
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
@@ -120,16 +120,15 @@ def _in_other_places(pair: WeightPair, pairs: Sequence[WeightPair]) -> Message |
     """
     if len(pair.theirs) != 1 or pair.rounded is not None or pair.lacks:
         return None
-    # Much is loaded for it.
-    from mindrlhf_msprobe.comparison.verdict.changes import in_another_place
-
     others = (
         (p.theirs[0], p.mine, p.training[0], p.rollout)
         for p in pairs
         if len(p.theirs) == 1 and p.rollout != pair.rollout
     )
-    change = in_another_place(pair.theirs[0], pair.mine, others)
-    return moved(pair.theirs[0], pair.mine) if change is None else said_of_change(change)
+    change = swapped(pair.theirs[0], pair.mine, others)
+    if change is not None:
+        return said_of_change(change)
+    return next(iter(moved(pair.theirs[0], pair.mine)), None)
 
 
 def _in_flight(walk: Walk) -> tuple[list[WeightPair], dict[str, InFlight]]:

@@ -7,11 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.mismatch.weights import (
-    compare_weights,
-    rounding_explains,
-    turned_distance,
-)
+from mindrlhf_msprobe.comparison.mismatch.weights import compare_weights
 from mindrlhf_msprobe.comparison.pairing.fused import find_fused
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved, load_cells
 from mindrlhf_msprobe.comparison.pairing.names import Names, name_rule
@@ -302,14 +298,15 @@ def test_a_fused_weight_of_the_training_alone_is_compared_with_each_part(stored,
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (100, 40), (200, 130)])
-def test_sketches_of_a_transposed_weight_are_compared(stored, shape):
+def test_sketches_of_a_transposed_weight_are_compared(stored, sketched, shape):
     """By sums of 64 rows and columns; how far another one is apart is estimated from them."""
     values = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
-    records = stored(a=np.ascontiguousarray(values.T), b=values, c=values * np.float32(1.1))
-    assert rounding_explains(turned_distance(records["a"], records["b"]))
-    apart = turned_distance(records["a"], records["c"])
-    assert not rounding_explains(apart)
-    assert 0.01 < apart < 0.3
+    turned = sketched(a=np.ascontiguousarray(values.T))
+    for made in (sketched, stored):  # a sketch is made of elements where the other side has one
+        assert compare_weights(turned, made(a=values), Names()).pairs[0].equal
+        (pair,) = compare_weights(turned, made(a=values * np.float32(1.1)), Names()).pairs
+        assert pair.equal is False
+        assert 0.01 < pair.relative < 0.3
 
 
 def test_of_two_layouts_the_nearer_one_is_measured(stored):

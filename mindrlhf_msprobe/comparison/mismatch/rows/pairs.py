@@ -26,7 +26,8 @@ from mindrlhf_msprobe.storage.arrays.npy import (
     ArrayFileError,
     float32_to_bfloat16_bits,
 )
-from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, sketch_of
+from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, Sketch, sketch_of
+from mindrlhf_msprobe.storage.records import Record
 
 #: Rows are taken together up to as many bytes.
 BLOCK = 4 << 20
@@ -323,14 +324,7 @@ class Source:
         record = self.values[part].record(number)
         if not sketched:
             return Rows(*rows_of_tokens(record.array(), layout, call))
-        shape = record.leaf.shape or ()
-        if record.leaf.sketch is not None:
-            made = record.sketch()
-        else:  # of stored elements, as recording makes it
-            elements = np.ascontiguousarray(record.array())
-            bfloat16 = record.leaf.dtype == BFLOAT16
-            elements = float32_to_bfloat16_bits(elements) if bfloat16 else elements
-            made = sketch_of(elements, bfloat16=bfloat16)
+        shape, made = record.leaf.shape or (), sketch_of_rows(record)
         if not (made.block and made.sums.size):
             raise NotAligned(message("mismatch.no_sums"))
         values, at = rows_of_tokens(made.sums.reshape(*shape[:-1], -1), layout, call)
@@ -351,6 +345,20 @@ class Source:
         if values.shape[1] != len(order):
             raise NotAligned(message("mismatch.no_layout"))
         return Rows(values[:, order], parts[0].at)
+
+
+def sketch_of_rows(record: Record) -> Sketch:
+    """Return a record's sketch; of stored elements without one, as recording makes it.
+
+    Raises:
+        ArrayFileError: there is neither, or it cannot be read.
+    """
+    if record.leaf.sketch is not None or record.location is None:
+        return record.sketch()
+    elements = np.ascontiguousarray(record.array())
+    bfloat16 = record.leaf.dtype == BFLOAT16
+    elements = float32_to_bfloat16_bits(elements) if bfloat16 else elements
+    return sketch_of(elements, bfloat16=bfloat16)
 
 
 def sums_in_order(order: np.ndarray) -> np.ndarray | None:
