@@ -21,7 +21,6 @@ from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.judging.by_statistics import compare_statistics
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
     MOST_THREADS,
-    ArrayComparison,
     Lower,
     Progress,
     Threads,
@@ -302,7 +301,9 @@ _Found = tuple[Status, "Metrics | None", Messages, tuple[Side, Side]]
 
 
 def _by_elements(a: Record, b: Record, tolerance: Tolerance, threads: Threads) -> _Found:
-    compared = _compare_elements(a, b, tolerance, threads)
+    lower = Lower.of(a.leaf.dtype, b.leaf.dtype)
+    lowers = [] if lower is None else [lower]
+    compared = compare_tensors(_elements(a), _elements(b), tolerance, threads, lowers)
     status, metrics, notes = status_of_elements(a.leaf, b.leaf, compared, tolerance)
     if a.leaf.dtype != b.leaf.dtype and status is not Status.IDENTICAL:
         dtypes = {"a": a.leaf.dtype, "b": b.leaf.dtype}
@@ -313,7 +314,8 @@ def _by_elements(a: Record, b: Record, tolerance: Tolerance, threads: Threads) -
     if status in _EXPLAINABLE:
         norm_a, norm_b = compared.norms
         is_rounded = a.leaf.dtype != b.leaf.dtype  # then norms are not the same
-        if is_rounded or abs(norm_a - norm_b) <= _NEAR * norm_a:
+        is_near = abs(norm_a - norm_b) <= _NEAR * norm_a
+        if is_near or is_rounded or status is Status.NON_FINITE:
             notes = (*notes, *moved(a, b, threads))
     counts = ((m.nan_a, m.inf_a), (m.nan_b, m.inf_b)) if (m := metrics) else ((0, 0), (0, 0))
     of_a, of_b = (
@@ -356,7 +358,7 @@ def _say_swapped(
         ]
         norms = np.array([[record.leaf.norm for record in both] for both in records])
         for at, number in enumerate(numbers):
-            # What A holds here may stand elsewhere in B, and what B holds here in A.
+            # What A holds here may be another one in B, and what B holds here in A.
             near = (abs(norms[:, ::-1] - norms[at]) <= _NEAR * norms[at]).any(axis=1)
             near[at] = False
             a, b = records[at]
@@ -417,19 +419,6 @@ def _with_note(finding: Finding, note: Message) -> Finding:
     return replace(finding, notes=(*finding.notes, note))
 
 
-def _compare_elements(
-    a: Record, b: Record, tolerance: Tolerance, threads: Threads
-) -> ArrayComparison:
-    """Compare the elements of two parameters of one shape, also as rounded to the lower dtype.
-
-    Raises:
-        CheckpointError: a file cannot be read.
-        TypeError: the elements are no numbers.
-    """
-    lower = Lower.of(a.leaf.dtype, b.leaf.dtype)
-    return compare_tensors(_elements(a), _elements(b), tolerance, threads, [lower] if lower else [])
-
-
 def _elements(record: Record) -> Expression:
     """Return the elements of a parameter, to be read by spans.
 
@@ -449,49 +438,32 @@ def _describe(record: Record, threads: Threads) -> Leaf:
     Raises:
         CheckpointError: a file cannot be read.
     """
-    statistics, elements = _Statistics(), _elements(record)
-    dtype, shape = record.leaf.dtype or "", record.leaf.shape or ()
+    leaf, elements = record.leaf, _elements(record)
+    size = math.prod(leaf.shape or ())
+    extremes: list[np.generic] = []
+    sums, counts = np.zeros(2), np.zeros(2, np.int64)  # by IEEE rules; of NaN and infinities
 
     def parts() -> Iterator[np.ndarray]:
-        for part in threads.in_order(elements.read, math.prod(record.leaf.shape or ())):
-            statistics.add(part)
+        for part in threads.in_order(elements.read, size):
+            extremes.extend((part.max(), part.min()))
+            wide = part.astype(np.float64)
+            with np.errstate(all="ignore"):
+                sums[:] += wide.sum(), wide @ wide
+            if part.dtype.kind == "f":
+                counts[:] += np.isnan(part).sum(), np.isinf(part).sum()
             yield part
 
-    return statistics.leaf(record.leaf, fingerprint_of_parts(dtype, shape, parts()))
-
-
-class _Statistics:
-    """What is accumulated over the parts of a parameter; IEEE rules: one NaN makes them NaN."""
-
-    def __init__(self) -> None:
-        self._extremes: list[np.generic] = []
-        self._sum = self._squares = 0.0
-        self._nan = self._inf = 0
-        self._size = 0
-
-    def add(self, part: np.ndarray) -> None:
-        """Add a part."""
-        self._extremes += [part.max(), part.min()]
-        self._size += part.size
-        wide = part.astype(np.float64)
-        with np.errstate(all="ignore"):
-            self._sum += float(wide.sum())
-            self._squares += float(wide @ wide)
-        if part.dtype.kind == "f":
-            self._nan += int(np.isnan(part).sum())
-            self._inf += int(np.isinf(part).sum())
-
-    def leaf(self, leaf: Leaf, fingerprint: str) -> Leaf:
-        """Return the description of a parameter with what its parts, which were added, say."""
-        leaf = replace(leaf, fingerprint=fingerprint)
-        if not self._size:
-            return leaf
-        extremes = np.array(self._extremes)
-        leaf = replace(leaf, max=extremes.max().item(), min=extremes.min().item())
-        if leaf.dtype == "Bool":
-            return leaf
-        mean, norm = self._sum / self._size, float(np.sqrt(self._squares))
-        return replace(leaf, mean=mean, norm=norm, nan_count=self._nan, inf_count=self._inf)
+    leaf = replace(
+        leaf, fingerprint=fingerprint_of_parts(leaf.dtype or "", leaf.shape or (), parts())
+    )
+    if not size:
+        return leaf
+    both = np.array(extremes)
+    leaf = replace(leaf, max=both.max().item(), min=both.min().item())
+    if leaf.dtype == "Bool":
+        return leaf
+    mean, norm = float(sums[0]) / size, math.sqrt(sums[1])
+    return replace(leaf, mean=mean, norm=norm, nan_count=int(counts[0]), inf_count=int(counts[1]))
 
 
 def _conclude(

@@ -149,7 +149,7 @@ def _transposed(a: Record, b: Record, threads: Threads) -> Messages:
     lower = Lower.of(a.leaf.dtype, b.leaf.dtype)
     # The first row alone: most matrices are no transpose, and few of its elements say so.
     rows = [side.read(0, x.shape[1]) for side in (x, turned)]
-    same = np.array_equal(*rows, equal_nan=rows[0].dtype.kind in "fc")
+    same = np.array_equal(rows[0], rows[1], equal_nan=rows[0].dtype.kind in "fc")
     if not (same or (lower is not None and lower.rounds(*rows))):
         return ()
     compared = compare_tensors(x, turned, Tolerance(), threads, [lower] if lower else [])

@@ -40,17 +40,35 @@ def beyond_rounding(walk: Walk, dtype: str) -> Message | None:
     Returns:
         None where there is none.
     """
-    found = _Unusual(walk.stages, dtype)
-    for name, stage in walk.stages.items():
-        usual = found.usual(name, stage)
-        if usual is None or not found.lasts(name):
+    stages = walk.stages
+    unusual = {name: of for name in stages if (of := _usual(stages, name, dtype)) is not None}
+    for name, usual in unusual.items():
+        # The nearest cell around it that returned something must have returned that, too.
+        cells = [cell for cell in around(name.cell) if cell != "root"]
+        each = ([n for n in stages if n.cell == cell and n.io == "output"] for cell in cells)
+        returned = next(filter(None, each), [name])
+        if unusual.keys().isdisjoint(returned):
             continue
-        known = {other.cell for other in walk.stages}
+        known = {other.cell for other in stages}
         outer = next((cell for cell in around(name.cell) if cell in known), "root")
         values = {"name": str(name), "cell": name.cell, "io": name.io, "around": outer}
-        times = {"growth": stage.growth, "usual": usual, "dtype": dtype.lower()}
+        times = {"growth": stages[name].growth, "usual": usual, "dtype": dtype.lower()}
         return message("mismatch.beyond_rounding", **values, **times)
     return None
+
+
+def _usual(stages: Mapping[Name, Stage], name: Name, dtype: str) -> float | None:
+    """Return how much values of its kind grow at most, of one that grew unusually; None of others.
+
+    Args:
+        dtype: whose rounding explains a distance, beside what entered.
+    """
+    stage = stages[name]
+    if stage.apart <= explained(dtype, 1) + _PASSED_ON * stage.entered:
+        return None
+    kind = kind_of(name)
+    others = [of.growth for n, of in stages.items() if n != name and kind_of(n) == kind]
+    return max(others) if others and stage.growth > _UNUSUAL * max(others) else None
 
 
 def rounded_to(weights: Sequence[Weight]) -> str | None:
@@ -59,32 +77,6 @@ def rounded_to(weights: Sequence[Weight]) -> str | None:
     if not dtypes or None in dtypes:
         return None
     return max((str(dtype) for dtype in dtypes), key=roundoff)
-
-
-class _Unusual:
-    """Tells values that grew more than those of other layers."""
-
-    def __init__(self, stages: Mapping[Name, Stage], dtype: str) -> None:
-        self._stages = stages
-        self._limit = explained(dtype, 1)
-        self._of_kind: dict[tuple[str, ...], list[tuple[Name, float]]] = {}
-        for name, stage in stages.items():
-            self._of_kind.setdefault(kind_of(name), []).append((name, stage.growth))
-
-    def usual(self, name: Name, stage: Stage) -> float | None:
-        """Return how much others grow at most, of a value that grew unusually; None of others."""
-        others = [growth for other, growth in self._of_kind[kind_of(name)] if other != name]
-        if not others or stage.apart <= self._limit + _PASSED_ON * stage.entered:
-            return None
-        return max(others) if stage.growth > _UNUSUAL * max(others) else None
-
-    def lasts(self, name: Name) -> bool:
-        """Return whether the nearest cell around a value returns what grew unusually, too."""
-        for cell in around(name.cell):
-            returned = [n for n in self._stages if n.cell == cell and n.io == "output"]
-            if returned and cell != "root":
-                return any(self.usual(n, self._stages[n]) is not None for n in returned)
-        return True
 
 
 def also_different(

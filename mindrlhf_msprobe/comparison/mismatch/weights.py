@@ -1,6 +1,8 @@
 """Does the rollout network have the parameters of the training network, fused ones included?
 
-Also those that were rounded to a lower dtype on their way, or of which sketches were recorded.
+Also those that were rounded to a lower dtype on their way, or of which sketches were recorded. And
+low-rank adapters (LoRA) beside a weight of one network that the other has merged into its own:
+W' = W + f · B A, where A is [r, inputs] and B [outputs, r], or either is transposed.
 """
 
 from __future__ import annotations
@@ -8,25 +10,49 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import Lower, compare_tensors
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
-from mindrlhf_msprobe.comparison.mismatch.adapters import Adapters, Merging, outer_name, shape_of
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import explained, sketch_of_rows, sums_in_order
 from mindrlhf_msprobe.comparison.pairing.composed import joined
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import parameter_names_of
 from mindrlhf_msprobe.comparison.pairing.fused import Fused, find_fused, find_reordered, parts_of
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
-from mindrlhf_msprobe.comparison.pairing.names import Names
+from mindrlhf_msprobe.comparison.pairing.names import Names, around
+from mindrlhf_msprobe.findings.mismatch import is_around
 from mindrlhf_msprobe.storage.arrays.npy import ROUNDED, ArrayFileError, rounded, roundoff
 from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, SIGNS
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 
 _CACHE = "cache"  # part of the name of a parameter that holds keys or values
+
+
+_Shape = tuple[int, ...]
+_Pair = tuple[str, str]
+#: The cell in which PEFT wraps the layer that gets adapters.
+_WRAPPED = ".base_layer"
+#: Times a roundoff, relative to the weight: so far may merging round, and a cast behind it.
+_OF_MERGING, _OF_A_CAST = 8.0, 1.01
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """What one network has beside a weight, and the other has merged into it.
+
+    Attributes:
+        names: of both factors, of each part of the weight that has them.
+        of_training: whether the training network has them; else the rollout network.
+        factor: times what the first product was added; None where no elements say it: then what
+            the cell returns must.
+    """
+
+    names: tuple[str, ...]
+    of_training: bool
+    factor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -172,15 +198,15 @@ def _with_adapters(
     What agrees differs, if adapters were to be merged into it as they were into others.
     """
     found = [replace(pair, adapters=_adapters(pair, fused, left)) for pair in pairs]
-    merged = next((p.adapters for p in found if p.adapters and p.adapters.factor), None)
-    if merged is None or not merged.of_training:
+    held = next((p.adapters for p in found if p.adapters and p.adapters.factor), None)
+    if held is None or not held.of_training:
         return found
+    factor = held.factor or 0.0
     for at, pair in enumerate(found):
         if pair.equal and len(pair.training) == 1:
-            merging = Merging(pair.mine, {pair.training[0]: pair.theirs[0]})
-            lacking = merging.lacks(left[1], merged.factor or 0.0)
-            if lacking is not None:
-                found[at] = replace(pair, equal=False, relative=lacking[1], lacks=lacking[0])
+            lacks = lacking(pair.training[0], pair.theirs[0], left[1], factor)
+            if lacks is not None:
+                found[at] = replace(pair, equal=False, relative=lacks[1], lacks=lacks[0])
     return found
 
 
@@ -192,10 +218,10 @@ def _adapters(pair: WeightPair, fused: Mapping[str, Fused], left: _Left) -> Adap
     of = fused.get(cell_of_parameter(pair.rollout))
     if of is not None:
         turned = of.transposed, of.parts_transposed
-        return Merging(mine, theirs, of.order, turned).by(left[1], of_training=True)
+        return merged(mine, theirs, left[1], of_training=True, order=of.order, turned=turned)
     (other,) = theirs.values()
     tried = (
-        Merging(whole, parts, turned=(is_turned, False)).by(beside, of_training=beside is left[1])
+        merged(whole, parts, beside, of_training=beside is left[1], turned=(is_turned, False))
         for whole, parts, beside in (
             (mine, theirs, left[1]),
             (other, {pair.rollout: mine}, left[0]),
@@ -460,3 +486,154 @@ def _extremes_agree(
     others = np.array([max(x for x, _ in bounds[1:]), min(x for _, x in bounds[1:])], np.float32)
     own = np.array(bounds[0], np.float32)
     return [dtype for dtype in dtypes if np.array_equal(own, rounded(others, dtype))]
+
+
+def merged(
+    whole: Record,
+    parts: Mapping[str, Record],
+    others: Mapping[str, Record],
+    *,
+    of_training: bool,
+    order: np.ndarray | None = None,
+    turned: tuple[bool, bool] = (False, False),
+) -> Adapters | None:
+    """Return the adapters that a weight holds, or may where no elements say it; None if none.
+
+    Args:
+        parts: those that it is made of, one behind the other, by name; one, unless it is fused.
+        others: what the network of the parts has, and the other network has not, by name.
+        of_training: whether that is the training network.
+        order: which row of the parts each row of the weight is; None: as they are.
+        turned: whether its columns are its rows; and those of the parts theirs.
+    """
+    fitting = {
+        n: [*_fitting(n, shape_of(part, turned=turned[1]), others)] for n, part in parts.items()
+    }
+    near = tuple(name for pairs in fitting.values() for pair in pairs[:1] for name in pair)
+    if not near:
+        return None
+    stored = (whole, *parts.values(), *(others[name] for name in near))
+    if any(record.location is None for record in stored):
+        return Adapters(near, of_training)
+    held: list[tuple[_Pair, float]] = []
+    try:
+        own = _values(whole, turned=turned[0])
+        if order is not None:
+            own = own[np.argsort(order)]
+        read = {n: _values(part, turned=turned[1]) for n, part in parts.items()}
+        pieces = np.split(own, np.cumsum([len(part) for part in read.values()])[:-1])
+        for (name, part), piece in zip(read.items(), pieces):
+            added = piece - part
+            lowest = max(roundoff(record.leaf.dtype) for record in (whole, parts[name]))
+            rounding = max(_OF_MERGING * roundoff("float32"), _OF_A_CAST * lowest)
+            allowed = rounding * float(np.linalg.norm(part))
+            if (pair := _of_adapters(added, fitting[name], others, allowed)) is not None:
+                held.append(pair)
+            elif not np.linalg.norm(added) <= allowed:
+                return None  # it has more than its part, and that is something else
+    except ArrayFileError:
+        return Adapters(near, of_training)
+    if not held:
+        return None
+    return Adapters(tuple(n for pair, _ in held for n in pair), of_training, held[0][1])
+
+
+def lacking(
+    name: str, part: Record, others: Mapping[str, Record], factor: float
+) -> tuple[_Pair, float] | None:
+    """Return the adapters of a weight's cell that nothing holds, and how large their product is.
+
+    None where there are none in its own cell or inside it, or they add nothing.
+
+    Args:
+        others: as of `merged`.
+        factor: times what the products of other weights were added.
+
+    Returns:
+        their names, and the norm of what they add relative to that of the weight.
+    """
+    cell = cell_of_parameter(outer_name(name))
+    own = {
+        other: record
+        for other, record in others.items()
+        if cell == cell_of_parameter(other) or is_around(cell, cell_of_parameter(other))
+    }
+    try:
+        size = float(np.linalg.norm(_values(part)))
+        for pair in _fitting(name, shape_of(part), own):
+            x, y = (_values(own[of]) for of in pair)
+            for both in _products(x, y, shape_of(part)):
+                added = abs(factor) * float(np.linalg.norm(both))
+                return (pair, added / size) if added and size else None
+    except ArrayFileError:
+        pass
+    return None
+
+
+def _of_adapters(
+    added: np.ndarray, pairs: Sequence[_Pair], others: Mapping[str, Record], allowed: float
+) -> tuple[_Pair, float] | None:
+    """Return the adapters whose product was added to a weight, and times what; None if none was.
+
+    Raises:
+        ArrayFileError: they cannot be read.
+    """
+    for pair in pairs if added.any() else ():
+        x, y = (_values(others[of]) for of in pair)
+        for both in _products(x, y, added.shape):
+            squared = np.vdot(both, both)
+            factor = float(np.vdot(both, added) / squared) if squared else 0.0
+            if np.linalg.norm(added - factor * both) <= allowed:
+                return pair, factor
+    return None
+
+
+def shape_of(record: Record, *, turned: bool = False) -> _Shape:
+    """Return the shape of a weight, with outputs before inputs: it is `turned` where it has not."""
+    return (record.leaf.shape or ())[:: -1 if turned else 1]
+
+
+def outer_name(parameter: str) -> str:
+    """Return the name that a parameter would have if no adapters wrapped its layer.
+
+    `q_proj.base_layer.weight` is `q_proj.weight`.
+    """
+    cell, _, own = parameter.rpartition(".")
+    return network_name(cell.removesuffix(_WRAPPED), own)
+
+
+def _values(record: Record, *, turned: bool = False) -> np.ndarray:
+    values = np.asarray(record.array(), np.float64)
+    return values.T if turned else values
+
+
+def _fitting(name: str, shape: _Shape, others: Mapping[str, Record]) -> Iterator[_Pair]:
+    """Yield matrices of a weight's cell, inside it or beside it, whose product has its shape."""
+    cell = cell_of_parameter(outer_name(name))
+    near = {
+        other: own
+        for other, record in others.items()
+        if len(own := record.leaf.shape or ()) == 2
+        and (
+            (near_cell := cell_of_parameter(other)) == cell
+            or is_around(cell, near_cell)
+            or around(cell)[:1] == around(near_cell)[:1]
+        )
+    }
+    for pair in permutations(near, 2):
+        if len(shape) == 2 and [*_oriented(near[pair[0]], near[pair[1]], shape)]:
+            yield pair
+
+
+def _oriented(x: _Shape, y: _Shape, shape: _Shape) -> Iterator[tuple[bool, bool]]:
+    """Yield whether two matrices are transposed to multiply to a shape, with a rank below it."""
+    for of_x, of_y in product((False, True), repeat=2):
+        (rows, rank), (also, columns) = x[:: -1 if of_x else 1], y[:: -1 if of_y else 1]
+        if rank == also < min(shape) and (rows, columns) == shape:
+            yield of_x, of_y
+
+
+def _products(x: np.ndarray, y: np.ndarray, shape: _Shape) -> Iterator[np.ndarray]:
+    for turned in _oriented(x.shape, y.shape, shape):
+        a, b = (of.T if t else of for of, t in zip((x, y), turned))
+        yield a @ b

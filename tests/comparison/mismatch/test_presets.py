@@ -5,9 +5,6 @@ The names are those of the real classes, and of networks that are called as vLLM
 
 from __future__ import annotations
 
-import random
-
-import numpy as np
 import pytest
 
 from mindrlhf_msprobe.comparison.pairing.frameworks import presets
@@ -153,45 +150,6 @@ def test_the_real_classes_are_called_so():
     for kind, network in built().items():
         cells = dict(network.cells_and_names())
         assert not {*CLASSES[kind].values()} - {*cells}, kind
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_rows_of_a_fused_weight_that_both_have_in_another_order_are_the_same(tmp_path, seed):
-    """By head in one, queries, keys and values one behind the other in the other."""
-    from mindrlhf_msprobe.comparison.mismatch.weights import compare_weights
-    from mindrlhf_msprobe.comparison.pairing.mapping import interleaved
-    from mindrlhf_msprobe.comparison.pairing.names import Names
-    from mindrlhf_msprobe.storage.arrays.npy import dtype_name, save_npy
-    from mindrlhf_msprobe.storage.leaves import Leaf
-    from mindrlhf_msprobe.storage.records import Record
-
-    def record(side, name, array):
-        file = tmp_path / f"{side}.{name}.npy"
-        save_npy(file, array)
-        leaf = Leaf("mindspore.Tensor", dtype_name(array.dtype), array.shape)
-        return Record(name, "parameters", "weight", leaf, str(file))
-
-    draw = random.Random(seed)
-    groups, size = draw.choice([2, 4]), draw.choice([2, 3])
-    rng = np.random.default_rng(seed)
-    sizes = [groups * size * draw.choice([1, 2]), groups * size, groups * size]
-    whole = rng.normal(size=(sum(sizes), 6)).astype(np.float32)
-    order = interleaved(sizes, groups)
-    sides = {}
-    for side, rows in (("a", whole[order]), ("b", whole)):
-        sides[side] = {
-            f"{cell}.weight": record(side, f"{cell}.weight", rows)
-            for cell in ("self_attention.linear_qkv", "self_attention.linear_proj")
-        }
-    weights = compare_weights(sides["a"], sides["b"], Names())
-    equal = {pair.rollout: pair.equal for pair in weights.pairs}
-    # Of a weight that is not fused, rows in another order are an error.
-    assert equal == {
-        "self_attention.linear_qkv.weight": True,
-        "self_attention.linear_proj.weight": False,
-    }
-    fused = weights.fused["self_attention.linear_qkv"]
-    assert np.array_equal(whole[fused.order], whole[order])
 
 
 def test_every_entry_names_roles_that_presets_know():
