@@ -15,14 +15,11 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.printable import spans
 from mindrlhf_msprobe.comparison.judging.status import Decode, load_decoder
-from mindrlhf_msprobe.comparison.mismatch.beyond_rounding import (
-    also_different,
-    beyond_rounding,
-    rounded_to,
-)
 from mindrlhf_msprobe.comparison.mismatch.conclude import (
     LEAST,
     Parted,
+    also_different,
+    beyond_rounding,
     blame,
     few_aligned,
     first_parted,
@@ -31,6 +28,7 @@ from mindrlhf_msprobe.comparison.mismatch.conclude import (
     other_response,
     other_tokens,
     other_weight,
+    rounded_to,
     said_of_merged,
     said_of_weights,
     stage_of,
