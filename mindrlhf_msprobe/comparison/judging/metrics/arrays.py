@@ -242,8 +242,9 @@ def compare_tensors(
         if size <= SPAN or in_order is None:
             threads.told(size)
             compared = compare_arrays(*arrays, tolerance)
-            x, y = (np.ascontiguousarray(array).reshape(-1) for array in arrays)
-            compared.rounded_to = next((low.dtype for low in lowers if low.rounds(x, y)), None)
+            if lowers:
+                x, y = (np.ascontiguousarray(array).reshape(-1) for array in arrays)
+                compared.rounded_to = next((low.dtype for low in lowers if low.rounds(x, y)), None)
             return compared
         a, b = map(InMemory, in_order)
     check_comparable(np.empty(0, a.numpy_dtype), np.empty(0, b.numpy_dtype))
