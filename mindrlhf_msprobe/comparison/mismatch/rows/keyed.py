@@ -45,8 +45,8 @@ class Columns(Enum):
     EITHER = "either"  # features, or keys: nothing decides it
 
 
-#: Of padding, of later tokens of the same sequence and of others' samples in how many rows a mask
-#: lets in more columns, and in how many it hides tokens before: the rollout's and the training's.
+#: In how many rows the mask of the rollout, and that of the training, lets in more columns of
+#: padding, of later tokens of the same sequence, of others' samples; and hides more tokens before.
 LetsIn = Mapping[str, tuple[int, int]]
 
 
