@@ -6,7 +6,6 @@ A parameter is read and compared in spans of a few MiB.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
@@ -22,20 +21,18 @@ from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.judging.by_statistics import compare_statistics
 from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
     MOST_THREADS,
-    SPAN,
-    ArrayComparison,
     Lower,
     Progress,
     Threads,
     compare_tensors,
 )
 from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
-from mindrlhf_msprobe.comparison.judging.moves import moved
+from mindrlhf_msprobe.comparison.judging.moves import moved, said_of_change, swapped
 from mindrlhf_msprobe.comparison.judging.noise import within_noise
 from mindrlhf_msprobe.comparison.judging.status import side_of_leaf, status_of_elements
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
-from mindrlhf_msprobe.comparison.pairing.composed import Composed, transposed
+from mindrlhf_msprobe.comparison.pairing.composed import Composed
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, check_paths, filters, unmatched
 from mindrlhf_msprobe.comparison.pairing.frameworks.suggest import (
     Cell,
@@ -289,7 +286,7 @@ def _compare_parameter(pair: Pair, rank: int, tolerance: Tolerance, threads: Thr
     elif a.leaf.shape != b.leaf.shape:
         shapes = (str([*(record.leaf.shape or ())]) for record in (a, b))
         said = message("note.shapes", **dict(zip("ab", shapes)))
-        status, notes = Status.SHAPE_MISMATCH, (said, *_transposed(a, b, threads))
+        status, notes = Status.SHAPE_MISMATCH, (said, *moved(a, b, threads))
     else:
         stored = a.location is not None and b.location is not None
         compare = _by_elements if stored else _by_statistics
@@ -304,7 +301,9 @@ _Found = tuple[Status, "Metrics | None", Messages, tuple[Side, Side]]
 
 
 def _by_elements(a: Record, b: Record, tolerance: Tolerance, threads: Threads) -> _Found:
-    compared = _compare_elements(a, b, tolerance, threads)
+    lower = Lower.of(a.leaf.dtype, b.leaf.dtype)
+    lowers = [] if lower is None else [lower]
+    compared = compare_tensors(_elements(a), _elements(b), tolerance, threads, lowers)
     status, metrics, notes = status_of_elements(a.leaf, b.leaf, compared, tolerance)
     if a.leaf.dtype != b.leaf.dtype and status is not Status.IDENTICAL:
         dtypes = {"a": a.leaf.dtype, "b": b.leaf.dtype}
@@ -313,9 +312,11 @@ def _by_elements(a: Record, b: Record, tolerance: Tolerance, threads: Threads) -
             status = Status.WITHIN_TOLERANCE
             notes = (message("checkpoint.rounded", **dtypes, to=compared.rounded_to),)
     if status in _EXPLAINABLE:
-        turned = _transposed(a, b, threads)
-        other = moved(a, b) if not turned and _are_near(*compared.norms) else None
-        notes = (*notes, *turned, *filter(None, [other]))
+        norm_a, norm_b = compared.norms
+        is_rounded = a.leaf.dtype != b.leaf.dtype  # then norms are not the same
+        is_near = abs(norm_a - norm_b) <= _NEAR * norm_a
+        if is_near or is_rounded or status is Status.NON_FINITE:
+            notes = (*notes, *moved(a, b, threads))
     counts = ((m.nan_a, m.inf_a), (m.nan_b, m.inf_b)) if (m := metrics) else ((0, 0), (0, 0))
     of_a, of_b = (
         replace(_side(record), norm=norm, nan_count=nan, inf_count=inf)
@@ -334,29 +335,6 @@ def _by_statistics(a: Record, b: Record, tolerance: Tolerance, threads: Threads)
     return (*compare_statistics(x, y, tolerance), sides)
 
 
-def _transposed(a: Record, b: Record, threads: Threads) -> Messages:
-    """Say of two matrices that do not agree if the one is the other one transposed."""
-    shape = a.leaf.shape or ()
-    matrices = len(shape) == 2 and shape == (b.leaf.shape or ())[::-1] and all(shape)
-    if not matrices or a.location is None or b.location is None:
-        return ()
-    turned, lower = transposed(b), Lower.of(a.leaf.dtype, b.leaf.dtype)
-    try:
-        # The first row alone: most matrices are no transpose, and few of its elements say so.
-        x, y = (_elements(record).read(0, shape[1]) for record in (a, turned))
-        same = np.array_equal(x, y, equal_nan=x.dtype.kind in "fc")
-        if not (same or (lower is not None and lower.rounds(x, y))):
-            return ()
-        compared = _compare_elements(a, turned, Tolerance(), threads)
-    except (CheckpointError, TypeError) as error:
-        return (message("note.unreadable", why=error),)
-    if not compared.equal and compared.rounded_to is None:
-        return ()
-    said = {"a": a.leaf.dtype, "b": b.leaf.dtype, "to": compared.rounded_to}
-    cast = () if compared.equal else (message("checkpoint.rounded", **said),)
-    return (message("inside.transposed"), *cast)
-
-
 def _say_swapped(
     pairs: Sequence[tuple[int, Pair]], findings: Sequence[Finding], threads: Threads
 ) -> list[Finding]:
@@ -369,43 +347,30 @@ def _say_swapped(
     for number, (one, (rank, _)) in enumerate(zip(findings, pairs)):
         if one.status is Status.DIFFERENT and one.a.norm and one.b.norm:
             by_kind[rank, one.a.dtype, one.b.dtype, one.a.shape].append(number)
-    places: dict[int, dict[str, str]] = defaultdict(dict)
+    said = [*findings]
     for numbers in by_kind.values():
-        in_b = sorted((findings[number].b.norm or 0.0, number) for number in numbers)
-        for here in numbers:
-            norm, mine = findings[here].a.norm or 0.0, pairs[here][1].a
-            first = bisect_left(in_b, (norm - _NEAR * norm, 0))
-            for other, there in in_b[first : first + _MOST_NEAR]:
-                theirs = pairs[there][1].b
-                if there == here or mine is None or theirs is None or not _are_near(norm, other):
-                    continue
-                if _are_one(mine, theirs, threads):
-                    places[here]["b"], places[there]["a"] = theirs.name, mine.name
-                    break
-    return [
-        _with_note(one, message("inside.elsewhere", a=of.get("a"), b=of.get("b")))
-        if (of := places.get(number))
-        else one
-        for number, one in enumerate(findings)
-    ]
+        records = [
+            tuple(
+                replace(record, leaf=replace(record.leaf, norm=side.norm))
+                for record, side in zip(pairs[n][1].records, (findings[n].a, findings[n].b))
+            )
+            for n in numbers
+        ]
+        norms = np.array([[record.leaf.norm for record in both] for both in records])
+        for at, number in enumerate(numbers):
+            # What A holds here may be another one in B, and what B holds here in A.
+            near = (abs(norms[:, ::-1] - norms[at]) <= _NEAR * norms[at]).any(axis=1)
+            near[at] = False
+            a, b = records[at]
+            others = (records[other] for other in np.flatnonzero(near)[:_MOST_NEAR])
+            change = swapped(a, b, ((x, y, x.name, y.name) for x, y in others), threads)
+            if change is not None:
+                said[number] = _with_note(said[number], said_of_change(change))
+    return said
 
 
 _NEAR = 1e-6  # relative, of the norms of the same elements that were added in any order
 _MOST_NEAR = 8  # parameters of about one norm that are compared with one
-
-
-def _are_near(a: float | None, b: float | None) -> bool:
-    """Return whether two norms may be of the same elements, which were added in any order."""
-    return a is not None and b is not None and abs(a - b) <= _NEAR * abs(a)
-
-
-def _are_one(a: Record, b: Record, threads: Threads) -> bool:
-    """Return whether two parameters have the same elements, and not all of these are one number."""
-    try:
-        some = _elements(a).read(0, min(math.prod(a.leaf.shape or ()), SPAN))
-        return some.max() != some.min() and _compare_elements(a, b, Tolerance(), threads).equal
-    except (CheckpointError, TypeError):
-        return False
 
 
 def _side(record: Record | None) -> Side:
@@ -454,19 +419,6 @@ def _with_note(finding: Finding, note: Message) -> Finding:
     return replace(finding, notes=(*finding.notes, note))
 
 
-def _compare_elements(
-    a: Record, b: Record, tolerance: Tolerance, threads: Threads
-) -> ArrayComparison:
-    """Compare the elements of two parameters of one shape, also as rounded to the lower dtype.
-
-    Raises:
-        CheckpointError: a file cannot be read.
-        TypeError: the elements are no numbers.
-    """
-    lower = Lower.of(a.leaf.dtype, b.leaf.dtype)
-    return compare_tensors(_elements(a), _elements(b), tolerance, threads, lower)
-
-
 def _elements(record: Record) -> Expression:
     """Return the elements of a parameter, to be read by spans.
 
@@ -486,49 +438,32 @@ def _describe(record: Record, threads: Threads) -> Leaf:
     Raises:
         CheckpointError: a file cannot be read.
     """
-    statistics, elements = _Statistics(), _elements(record)
-    dtype, shape = record.leaf.dtype or "", record.leaf.shape or ()
+    leaf, elements = record.leaf, _elements(record)
+    size = math.prod(leaf.shape or ())
+    extremes: list[np.generic] = []
+    sums, counts = np.zeros(2), np.zeros(2, np.int64)  # by IEEE rules; of NaN and infinities
 
     def parts() -> Iterator[np.ndarray]:
-        for part in threads.in_order(elements.read, math.prod(record.leaf.shape or ())):
-            statistics.add(part)
+        for part in threads.in_order(elements.read, size):
+            extremes.extend((part.max(), part.min()))
+            wide = part.astype(np.float64)
+            with np.errstate(all="ignore"):
+                sums[:] += wide.sum(), wide @ wide
+            if part.dtype.kind == "f":
+                counts[:] += np.isnan(part).sum(), np.isinf(part).sum()
             yield part
 
-    return statistics.leaf(record.leaf, fingerprint_of_parts(dtype, shape, parts()))
-
-
-class _Statistics:
-    """What is accumulated over the parts of a parameter; IEEE rules: one NaN makes them NaN."""
-
-    def __init__(self) -> None:
-        self._extremes: list[np.generic] = []
-        self._sum = self._squares = 0.0
-        self._nan = self._inf = 0
-        self._size = 0
-
-    def add(self, part: np.ndarray) -> None:
-        """Add a part."""
-        self._extremes += [part.max(), part.min()]
-        self._size += part.size
-        wide = part.astype(np.float64)
-        with np.errstate(all="ignore"):
-            self._sum += float(wide.sum())
-            self._squares += float(wide @ wide)
-        if part.dtype.kind == "f":
-            self._nan += int(np.isnan(part).sum())
-            self._inf += int(np.isinf(part).sum())
-
-    def leaf(self, leaf: Leaf, fingerprint: str) -> Leaf:
-        """Return the description of a parameter with what its parts, which were added, say."""
-        leaf = replace(leaf, fingerprint=fingerprint)
-        if not self._size:
-            return leaf
-        extremes = np.array(self._extremes)
-        leaf = replace(leaf, max=extremes.max().item(), min=extremes.min().item())
-        if leaf.dtype == "Bool":
-            return leaf
-        mean, norm = self._sum / self._size, float(np.sqrt(self._squares))
-        return replace(leaf, mean=mean, norm=norm, nan_count=self._nan, inf_count=self._inf)
+    leaf = replace(
+        leaf, fingerprint=fingerprint_of_parts(leaf.dtype or "", leaf.shape or (), parts())
+    )
+    if not size:
+        return leaf
+    both = np.array(extremes)
+    leaf = replace(leaf, max=both.max().item(), min=both.min().item())
+    if leaf.dtype == "Bool":
+        return leaf
+    mean, norm = float(sums[0]) / size, math.sqrt(sums[1])
+    return replace(leaf, mean=mean, norm=norm, nan_count=int(counts[0]), inf_count=int(counts[1]))
 
 
 def _conclude(

@@ -11,7 +11,7 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, SpokenError, message
 from mindrlhf_msprobe.sequences.batch import Sample
-from mindrlhf_msprobe.sequences.beginnings import run_at_start
+from mindrlhf_msprobe.sequences.beginnings import prefix_names, run_at_start
 from mindrlhf_msprobe.sequences.following import Piece, follow
 from mindrlhf_msprobe.sequences.inputs import CallInputs, Starts, read_inputs
 from mindrlhf_msprobe.sequences.padding import Padding, as_given
@@ -132,18 +132,30 @@ class PhaseTokens:
         return int((self.rows.sequence >= 0).sum()) - len(self.within(self.rows))
 
     @cached_property
-    def places(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """For each sequence the call and the row of each of its tokens, the first of several."""
-        calls = [np.full(len(sequence), UNKNOWN, np.int64) for sequence in self.sequences]
-        rows = [np.full(len(sequence), UNKNOWN, np.int64) for sequence in self.sequences]
-        for number in reversed(range(len(self.calls))):
-            call = self.calls[number]
-            known = np.flatnonzero(call.sequence >= 0)
-            for sequence in np.unique(call.sequence[known]).tolist():
-                of_it = known[call.sequence[known] == sequence]
-                calls[sequence][call.position[of_it]] = number
-                rows[sequence][call.position[of_it]] = of_it
-        return calls, rows
+    def starts(self) -> np.ndarray:
+        """Where each sequence begins, one behind the other; and where the last ends."""
+        return np.cumsum([0, *map(len, self.sequences)], dtype=np.int64)
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """The row of each token, one sequence behind the other; the first of several; -1: none."""
+        rows = self.rows
+        known = np.flatnonzero(rows.sequence >= 0)
+        known = known[np.lexsort((known, -rows.call[known]))]  # of several the last one stays
+        found = np.full(int(self.starts[-1]), UNKNOWN, np.int64)
+        found[self.starts[rows.sequence[known]] + rows.position[known]] = known
+        return found
+
+    @cached_property
+    def names(self) -> np.ndarray:
+        """The name of each row's token, uint64 [rows], see `prefix_names`; 0 without a token."""
+        rows = self.rows
+        known = np.flatnonzero(rows.sequence >= 0)
+        every = [np.zeros(0, np.uint64), *map(prefix_names, self.sequences)]
+        found = np.zeros(rows.count, np.uint64)
+        at = self.starts[rows.sequence[known]] + rows.position[known]
+        found[known] = np.concatenate(every)[at]
+        return found
 
     @cached_property
     def rows(self) -> TokenRows:

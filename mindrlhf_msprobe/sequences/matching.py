@@ -15,46 +15,30 @@ from mindrlhf_msprobe.sequences.calls import UNKNOWN, PhaseTokens
 
 
 @dataclass(frozen=True)
-class Partner:
-    """Where the rows of one call are found on the other side.
-
-    Attributes:
-        call: int64 [rows], the number of the other side's call; -1 where the row has no partner.
-        row: int64 [rows], the row in that call; -1 likewise.
-    """
-
-    call: np.ndarray
-    row: np.ndarray
-
-    @cached_property
-    def by_call(self) -> list[tuple[int, np.ndarray, np.ndarray]]:
-        """For each call of the other side: its number, rows of this call, and its rows for them."""
-        return [
-            (other, at, self.row[at])
-            for other in np.unique(self.call[self.call >= 0]).tolist()
-            if len(at := np.flatnonzero(self.call == other))
-        ]
-
-
-@dataclass(frozen=True)
 class Matched:
     """The rows of one phase and their partners in another.
 
     Attributes:
-        partners: of each call of the first phase.
+        partners: int64 [rows of the first phase], the row of the second that is the same token; -1
+            without one. Rows are numbered through all calls, see `TokenRows`.
         sequences: int64 [sequences of the first phase], the sequence of the second that begins
             like it; -1 without one.
         common: int64 [sequences of the first phase], how many tokens both begin with.
     """
 
-    partners: tuple[Partner, ...]
+    partners: np.ndarray
     sequences: np.ndarray
     common: np.ndarray
+
+    @cached_property
+    def aligned(self) -> np.ndarray:
+        """The rows of the first phase that have a partner, int64."""
+        return np.flatnonzero(self.partners >= 0)
 
     @property
     def rows(self) -> int:
         """How many rows have a partner."""
-        return sum(int((partner.row >= 0).sum()) for partner in self.partners)
+        return len(self.aligned)
 
 
 def match(mine: PhaseTokens, other: PhaseTokens) -> Matched:
@@ -68,21 +52,14 @@ def match(mine: PhaseTokens, other: PhaseTokens) -> Matched:
     within = np.minimum(common, mine.last)
     matched = sequences >= 0
     within[matched] = np.minimum(within[matched], other.last[sequences[matched]])
-    # Where the tokens of all other sequences are, one sequence behind the other.
-    starts = np.cumsum([0, *map(len, other.sequences)], dtype=np.int64)
-    empty = np.zeros(0, np.int64)
-    calls, rows = (np.concatenate([empty, *found]) for found in other.places)
-    partners = []
-    for call in mine.calls:
-        known = np.flatnonzero(call.sequence >= 0)
-        of = call.sequence[known]
-        shared = (sequences[of] >= 0) & (call.position[known] < within[of])
-        known, of = known[shared], of[shared]
-        at = starts[sequences[of]] + call.position[known]
-        found_call, found_row = (np.full(call.sequence.size, UNKNOWN, np.int64) for _ in range(2))
-        found_call[known], found_row[known] = calls[at], rows[at]
-        partners.append(Partner(found_call, found_row))
-    return Matched(tuple(partners), sequences, common)
+    rows = mine.rows
+    known = np.flatnonzero(rows.sequence >= 0)
+    of = rows.sequence[known]
+    shared = (sequences[of] >= 0) & (rows.position[known] < within[of])
+    known, of = known[shared], of[shared]
+    partners = np.full(rows.count, UNKNOWN, np.int64)
+    partners[known] = other.places[other.starts[sequences[of]] + rows.position[known]]
+    return Matched(partners, sequences, common)
 
 
 def goes_on_with_padding(tokens: np.ndarray, size: int, pad: int | None) -> bool:
@@ -182,7 +159,7 @@ def coverage(
         window: the first and the last token that were to be recorded: 0 is the call with the
             prompts, n the one that is given the response's n-th token.
     """
-    rows, count = matched.rows, rollout.count
+    count = rollout.count
     # How many rows whose next token was sampled are aligned, and of how many. Of a phase that was
     # given whole samples, of which nothing says where a response begins, all rows count.
     known = rollout.within(rollout.rows)
@@ -190,11 +167,10 @@ def coverage(
     behind = rollout.rows.position[known] - begun[rollout.rows.sequence[known]]
     if rollout.lost or bool((behind >= 0).any()):
         known = known[behind >= -1]
-    partner = np.concatenate([np.zeros(0, np.int64), *(of.row for of in matched.partners)])
-    sampled = int((partner[known] >= 0).sum()), len(known) + rollout.lost
+    sampled = int((matched.partners[known] >= 0).sum()), len(known) + rollout.lost
     there = [prefix_names(tokens) for side in (rollout, training) for tokens in side.sequences]
     given = np.unique(np.concatenate([np.zeros(0, np.uint64), *there]))
-    aligned = np.unique(aligned_names(rollout, matched))
+    aligned = np.unique(rollout.names[matched.aligned])
     found = wanted = found_next = wanted_next = 0
     for sample in samples:
         size = len(sample.prompt)
@@ -212,15 +188,4 @@ def coverage(
         wanted_next += int(wanted_rows.sum())
     if wanted_next and found_next * sampled[1] <= sampled[0] * wanted_next:
         sampled = found_next, wanted_next
-    return Coverage(rows, count, found, wanted, *sampled)
-
-
-def aligned_names(rollout: PhaseTokens, matched: Matched) -> np.ndarray:
-    """Return the names of the tokens that were aligned, uint64."""
-    names = [prefix_names(tokens) for tokens in rollout.sequences]
-    found = [np.zeros(0, np.uint64)]
-    for call, partner in zip(rollout.calls, matched.partners):
-        at = np.flatnonzero(partner.row >= 0)
-        for sequence in np.unique(call.sequence[at]).tolist():
-            found.append(names[sequence][call.position[at[call.sequence[at] == sequence]]])
-    return np.concatenate(found)
+    return Coverage(matched.rows, count, found, wanted, *sampled)

@@ -41,14 +41,15 @@ def check(mine, other, *, all_rows=True):
     seen = {bytes(row) for found in rows_b if found for row in found[0]}
     aligned = 0
     for number, found in enumerate(rows_a):
-        partner = matched.partners[number]
         for row, at in zip(*found or ((), ())):
             if a.calls[number].sequence[at] < 0:
                 continue
-            call, there = int(partner.call[at]), int(partner.row[at])
-            if call < 0:
+            partner = int(matched.partners[a.rows.starts[number] + at])
+            if partner < 0:
                 assert bytes(row) not in seen or not all_rows
                 continue
+            call = int(b.rows.call[partner])
+            there = partner - b.rows.starts[call]
             if rows_b[call] is None:
                 continue
             theirs, places = rows_b[call]

@@ -50,9 +50,10 @@ def aligned(mine, other, samples):
     a, b = read_tokens(mine.entries, samples=samples), read_tokens(other.entries)
     matched, count = match(a, b), 0
     theirs = other.entries[0].records[-1].array().reshape(b.calls[0].sequence.size, -1)
-    for entry, partner in zip(mine.entries, matched.partners):
-        rows = entry.records[-1].array().reshape(len(partner.row), -1)
-        for row, at in zip(rows, partner.row.tolist()):
+    starts = a.rows.starts.tolist()
+    for entry, first, end in zip(mine.entries, starts, starts[1:]):
+        rows = entry.records[-1].array().reshape(end - first, -1)
+        for row, at in zip(rows, matched.partners[first:end].tolist()):
             if at >= 0:
                 assert np.array_equal(row, theirs[at])
                 count += 1

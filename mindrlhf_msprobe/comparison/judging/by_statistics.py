@@ -232,20 +232,15 @@ def may_be_equal(a: Leaf, b: Leaf) -> bool:
     exact, found = (b, a) if DIALECTS[a.dialect].precisions else (a, b)
     if exact.nan_count or exact.inf_count:
         return False
-    return any(
-        _computed_in(precision, found)
-        and _extremes_agree(exact, found, precision)
-        and _sums_agree(exact, found, precision)
-        for precision in DIALECTS[found.dialect].precisions
-    )
-
-
-def _computed_in(precision: Precision, found: Leaf) -> bool:
-    """Return whether all statistics are numbers of that dtype; those of a wider one never are."""
-    if precision.rounding is None:
-        return True
     known = [v for v in (found.max, found.min, found.mean, found.norm) if is_finite(v)]
-    return bool(known) and all(precision.rounding(value) == value for value in known)
+    for precision in DIALECTS[found.dialect].precisions:
+        rounds = precision.rounding
+        # All statistics are numbers of that dtype; those of a wider one never are.
+        if rounds is not None and not (known and all(rounds(value) == value for value in known)):
+            continue
+        if _extremes_agree(exact, found, precision) and _sums_agree(exact, found, precision):
+            return True
+    return False
 
 
 def _extremes_agree(exact: Leaf, found: Leaf, precision: Precision) -> bool:

@@ -16,10 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import xxhash
 
-from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import blocks
+from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
+    ALONE,
+    SPAN,
+    Lower,
+    Threads,
+    compare_tensors,
+)
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, blocks, is_finite
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Change
+from mindrlhf_msprobe.storage.arrays.expression import Permuted
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, give_back
 from mindrlhf_msprobe.storage.records import Record
 
@@ -29,6 +37,7 @@ _MOST_COUNTED = 1 << 20  # elements among which others are counted
 _MOST_PAIRS = 1 << 16  # elements that differ and are looked at
 
 
+_NEARLY_EQUAL = 1e-5  # relative, of norms that two tools summed
 _MOST_MOVED = 1 << 26  # elements of a tensor that is looked into
 _MOST_SORTED = 1 << 24
 _MOST_PLACES = 1 << 22  # along an axis, of which the order is looked at
@@ -108,21 +117,99 @@ def differing(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x, y
 
 
-def moved(a: Record, b: Record) -> Message | None:
-    """Say how the same elements stand in other places in B; None where they do not for certain."""
-    same_kind = a.leaf.dtype == b.leaf.dtype and a.leaf.shape == b.leaf.shape
-    if not same_kind or a.location is None or b.location is None:
-        return None
-    if math.prod(a.leaf.shape or ()) > _MOST_MOVED:
-        return None
+def moved(a: Record, b: Record, threads: Threads = ALONE) -> Messages:
+    """Say how the same elements stand in other places in B; nothing where that is not certain.
+
+    Those of a transposed matrix may be rounded, too.
+
+    Args:
+        threads: share what is large.
+    """
+    shape, others = a.leaf.shape or (), b.leaf.shape or ()
+    if a.location is None or b.location is None or not (shape and all(shape)):
+        return ()
     try:
+        if len(shape) == 2 and shape == others[::-1]:
+            said = _transposed(a, b, threads)
+            if said:
+                return said
+        same_kind = a.leaf.dtype == b.leaf.dtype and shape == others
+        if not same_kind or math.prod(shape) > _MOST_MOVED:
+            return ()
         x, y = a.array(), b.array()
-        fitting = moves(x, y, range(x.ndim)) if x.size else []
+        fitting = moves(x, y, range(x.ndim))
+    except (ArrayFileError, RunError, OSError, TypeError, ValueError) as error:
+        return (message("note.unreadable", why=error),)
+    is_certain = len(fitting) == 1 and fitting[0].is_certain()
+    return (said_of_change(fitting[0].change),) if is_certain else ()
+
+
+def _transposed(a: Record, b: Record, threads: Threads) -> Messages:
+    x, turned = a.opened(), Permuted(b.opened(), (1, 0))
+    lower = Lower.of(a.leaf.dtype, b.leaf.dtype)
+    # The first row alone: most matrices are no transpose, and few of its elements say so.
+    rows = [side.read(0, x.shape[1]) for side in (x, turned)]
+    same = np.array_equal(rows[0], rows[1], equal_nan=rows[0].dtype.kind in "fc")
+    if not (same or (lower is not None and lower.rounds(*rows))):
+        return ()
+    compared = compare_tensors(x, turned, Tolerance(), threads, [lower] if lower else [])
+    if not compared.equal and compared.rounded_to is None:
+        return ()
+    said = {"a": a.leaf.dtype, "b": b.leaf.dtype, "to": compared.rounded_to}
+    cast = () if compared.equal else (message("checkpoint.rounded", **said),)
+    return (message("inside.transposed"), *cast)
+
+
+def swapped(
+    a: Record,
+    b: Record,
+    others: Iterable[tuple[Record, Record, str, str]],
+    threads: Threads = ALONE,
+) -> Change | None:
+    """Return that a parameter of A is, in B, another one, or the other way round.
+
+    What A holds at the other place, too, did not come there.
+
+    Args:
+        others: further parameters of A and B, and the names of these.
+        threads: share what is large.
+    """
+    places: dict[str, str] = {}
+    for of_a, of_b, name_a, name_b in others:
+        if "b" not in places and _is_one(a, of_b, threads) and not _is_one(a, of_a, threads):
+            places["b"] = name_b
+        if "a" not in places and _is_one(b, of_a, threads):
+            places["a"] = name_a
+    return Change("elsewhere", {"a": places.get("a"), "b": places.get("b")}) if places else None
+
+
+def _is_one(a: Record, b: Record, threads: Threads) -> bool:
+    """Return whether two records are one tensor: by elements, else by statistics.
+
+    One number everywhere tells nothing.
+    """
+    x, y = a.leaf, b.leaf
+    if x.shape != y.shape or not (is_finite(x.norm) and is_finite(y.norm)):
+        return False
+    extremes = x.max, x.min, y.max, y.min
+    are_known = all(map(is_finite, extremes))
+    if are_known and (x.max == x.min or extremes[:2] != extremes[2:]):
+        return False
+    if abs(x.norm - y.norm) > _NEARLY_EQUAL * abs(x.norm):
+        return False
+    if are_known and x.dtype == y.dtype and None not in (x.fingerprint, y.fingerprint):
+        return x.fingerprint == y.fingerprint
+    if a.location is None or b.location is None:
+        return are_known and x.dtype == y.dtype
+    try:
+        mine, theirs = a.opened(), b.opened()
+        if not are_known:
+            some = mine.read(0, min(math.prod(mine.shape), SPAN))
+            if some.max() == some.min():
+                return False
+        return compare_tensors(mine, theirs, Tolerance(), threads).equal
     except (ArrayFileError, RunError, OSError, TypeError, ValueError):
-        return None
-    if len(fitting) != 1 or not fitting[0].is_certain():
-        return None
-    return said_of_change(fitting[0].change)
+        return False
 
 
 def said_of_change(change: Change) -> Message:

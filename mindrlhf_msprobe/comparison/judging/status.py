@@ -320,7 +320,10 @@ def _compare_printed(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound | None
     printed = [DIALECTS[leaf.dialect].printed for leaf in (a, b)]
     if printed.count(True) != 1:
         return None
-    values = [_number_of(leaf) for leaf in (a, b)]
+    values: list[Any] = [  # of a tensor that of its one element
+        (leaf.max if math.prod(leaf.shape or ()) == 1 else None) if leaf.is_tensor else leaf.value
+        for leaf in (a, b)
+    ]
     if not all(type(value) in (int, float) and is_finite(value) for value in values):
         return None
     shown = values[printed.index(True)]
@@ -330,13 +333,6 @@ def _compare_printed(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound | None
         note = message("note.as_printed", a=repr(values[0]), b=repr(values[1]))
         return Status.WITHIN_TOLERANCE, None, (note,)
     return Status.DIFFERENT, None, _compare_values(values[0], values[1], tolerance)[2]
-
-
-def _number_of(leaf: Leaf) -> Any:
-    """Return the number that a leaf describes: of a tensor that of its one element, else None."""
-    if not leaf.is_tensor:
-        return leaf.value
-    return leaf.max if math.prod(leaf.shape or ()) == 1 else None
 
 
 def _compare_types(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound | None:

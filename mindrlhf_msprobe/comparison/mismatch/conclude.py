@@ -1,22 +1,28 @@
-"""What is to blame where a rollout and a training part, and what is to be said of it."""
+"""What is to blame where a rollout and a training part, and what is to be said of it.
+
+And what is wrong beside what parts first: below the rounding of a lower dtype, and further faults.
+Of these only what can be told from the first: parameters, positions, dtypes, masks and whole
+numbers that a cell is given are compared by themselves, temperature by each side's logits.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.rules import Rules, rule
-from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH
+from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH, kind_of
 from mindrlhf_msprobe.comparison.mismatch.networks import ran_alone
 from mindrlhf_msprobe.comparison.mismatch.rows.keyed import LetsIn
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import numbers_that_explain
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import explained, numbers_that_explain
+from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair
-from mindrlhf_msprobe.comparison.pairing.names import Name
+from mindrlhf_msprobe.comparison.pairing.names import Name, around
 from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight, is_around
 from mindrlhf_msprobe.sequences.beginnings import holds, longest_common
 from mindrlhf_msprobe.sequences.calls import PhaseTokens
@@ -33,17 +39,17 @@ LEAST = 0.5
 _MOST = 0.95  # of them: where less is aligned, that is said
 
 
-def few_aligned(walk: Walk) -> Message | None:
-    """Say how few of the tokens were aligned; None where most of them were."""
+def few_aligned(walk: Walk) -> Messages:
+    """Say how few of the tokens were aligned; nothing where most of them were."""
     counts = walk.coverage
     if counts.sampled_share < LEAST <= counts.share:
         few = {"rows": counts.sampled_aligned, "tokens": counts.sampled}
-        return message("mismatch.few_sampled", **few)
+        return (message("mismatch.few_sampled", **few),)
     if counts.share >= _MOST:
-        return None
+        return ()
     if counts.rows < counts.share * counts.tokens + 1:
-        return message("mismatch.few_aligned", rows=counts.rows, tokens=counts.tokens)
-    return message("mismatch.few_saved", rows=counts.saved_aligned, tokens=counts.saved)
+        return (message("mismatch.few_aligned", rows=counts.rows, tokens=counts.tokens),)
+    return (message("mismatch.few_saved", rows=counts.saved_aligned, tokens=counts.saved),)
 
 
 class Parted(NamedTuple):
@@ -65,10 +71,6 @@ class Parted(NamedTuple):
     def is_mask(self) -> bool:
         """Return whether it says which tokens may be seen."""
         return self.name in self.walk.masks
-
-    def is_gradual(self) -> bool:
-        """Return whether no error begins there, but roundings alone add up."""
-        return not self.stage.arising
 
     @property
     def around(self) -> str:
@@ -134,21 +136,19 @@ def blame(at: Parted) -> Blame:
     found, failed = BLAME.answer(at)
     assert found is not None
     cause, said = found.cause, [*found.said, *failed]
-    if (rounded := rounded_weights(at.weights)) is not None and rounded not in said:
-        said.append(rounded)
+    rounded = said_of_weights([weight for weight in at.weights if weight.rounded is not None])
+    said += (one for one in rounded if one not in said)
     if not math.isfinite(at.stage.apart) and (sides := at.walk.non_finite(at.name)):
         said.append(message("mismatch.non_finite", cell=at.name.cell, sides=sides))
     return Blame(cause, said)
 
 
-def _by_other_weights(at: Parted) -> Blame | None:
+def _by_weights(at: Parted) -> Blame | None:
+    """Blame other weights, else those that are only rounded and explain how far it is apart."""
     other = [w for w in at.weights if w.rounded is None and _may_make(at.walk, w, at.name)]
-    return Blame(Cause.WEIGHTS, [_of_weight(other[0], len(other))]) if other else None
-
-
-@rule(_rounded_weights_of)
-def _by_rounded_weights(at: Parted) -> Blame:
-    return Blame(Cause.WEIGHTS, said_of_weights(at.weights))
+    if other:
+        return Blame(Cause.WEIGHTS, said_of_weights(other))
+    return Blame(Cause.WEIGHTS, said_of_weights(at.weights)) if _rounded_weights_of(at) else None
 
 
 def _by_positions(at: Parted) -> Blame | None:
@@ -169,20 +169,32 @@ def _by_mask(at: Parted) -> Blame:
 
 
 def _by_dtype(at: Parted) -> Blame | None:
-    dtypes = _lower_dtype(at)
-    if dtypes is None:
+    dtypes = unlike_dtypes(at.walk, at.name, at.stage)
+    if dtypes is None or lower_of(at) is None:
         return None
     return Blame(Cause.DTYPE, [message("mismatch.lower_dtype", cell=at.name.cell, **dtypes)])
 
 
-@rule(Parted.is_gradual)
-def _by_many_roundings(at: Parted) -> Blame:
+def _by_many_roundings(at: Parted) -> Blame | None:
+    """Blame no cell where no error begins there, but roundings alone add up."""
+    if at.stage.born:
+        return None
     return Blame(Cause.GRADUAL, [message("mismatch.gradual", cell=at.name.cell)])
 
 
 def _by_other_samples(at: Parted) -> Blame | None:
-    leak = _leak(at.walk, at.name)
-    return None if leak is None else Blame(Cause.INPUT, [leak, _of_rows(at)])
+    """Blame a mask, where only rows part that see other samples of their row by it."""
+    walk = at.walk
+    mine = walk.growth.begins_at(at.name)
+    for side, rows in (("rollout", mine), ("training", walk.matched.partners[mine])):
+        calls = getattr(walk, side).tokens.calls
+        no_leaks = (np.zeros(call.sequence.size, bool) for call in calls)
+        leaks = [no if call.leaks is None else call.leaks for call, no in zip(calls, no_leaks)]
+        every = np.concatenate(leaks)
+        if len(rows) and every[rows].all():
+            leak = message("mismatch.leak", side=side, rows=int(every.sum()))
+            return Blame(Cause.INPUT, [leak, _of_rows(at)])
+    return None
 
 
 def _by_cells_alone(at: Parted) -> Blame | None:
@@ -242,31 +254,10 @@ def _by_computation(at: Parted) -> Blame:
 BLAME: Rules[Parted, Blame] = Rules(
     "mindrlhf_msprobe.mismatch",
     Blame,
-    *(_by_other_weights, _by_rounded_weights, _by_positions, _by_numbers, _by_mask, _by_dtype),
+    *(_by_weights, _by_positions, _by_numbers, _by_mask, _by_dtype),
     *(_by_many_roundings, _by_other_samples, _by_cells_alone, _by_unknown_weights),
     *(_by_what_is_handed_on, _by_computation),
 )
-
-
-def _leak(walk: Walk, name: Name) -> Message | None:
-    """Say that only rows part that see other samples of their row by a mask; None if others do."""
-    rows = walk.growth.begins_at(name)
-    at = walk.tokens
-    for side in ("rollout", "training"):
-        calls = getattr(walk, side).tokens.calls
-        places = []
-        for row in rows.tolist():
-            number, own = int(at.call[row]), row - int(at.starts[at.call[row]])
-            partner = walk.matched.partners[number]
-            mine = side == "rollout"
-            places.append(
-                (number, own) if mine else (int(partner.call[own]), int(partner.row[own]))
-            )
-        leaks = [calls[number].leaks for number, _ in places]
-        if places and all(of is not None and of[row] for of, (_, row) in zip(leaks, places)):
-            count = sum(int(call.leaks.sum()) for call in calls if call.leaks is not None)
-            return message("mismatch.leak", side=side, rows=count)
-    return None
 
 
 def said_of_merged(merged: Sequence[WeightPair]) -> Message | None:
@@ -300,14 +291,12 @@ def other_numbers(walk: Walk, name: Name) -> Message | None:
 
 def said_of_mask(name: Name, lets_in: LetsIn) -> list[Message]:
     """Say what a mask lets in, or hides, on one side only."""
-    found = []
-    for kind in ("padding", "later", "others", "hidden"):
-        for side, rows in zip(("rollout", "training"), getattr(lets_in, kind)):
-            if rows:
-                found.append(
-                    message("mismatch.lets_in", name=name.cell, rows=rows, side=side, kind=kind)
-                )
-    return found
+    return [
+        message("mismatch.lets_in", name=name.cell, rows=rows, side=side, kind=kind)
+        for kind, of_both in lets_in.items()
+        for side, rows in zip(("rollout", "training"), of_both)
+        if rows
+    ]
 
 
 def _looked_at(at: Parted) -> list[Message]:
@@ -340,20 +329,26 @@ def _looked_at(at: Parted) -> list[Message]:
 
 def said_of_weights(weights: Sequence[Weight]) -> list[Message]:
     """Say which parameters differ: those that are other ones, and those that are only rounded."""
+    said = []
     others = [weight for weight in weights if weight.rounded is None]
-    rounded = rounded_weights(weights)
-    said = [_of_weight(others[0], len(others))] if others else []
-    return [*said, *([] if rounded is None else [rounded])]
-
-
-def rounded_weights(weights: Sequence[Weight]) -> Message | None:
-    """Say which parameters are the training's, rounded to a lower dtype; None if none is."""
+    if others:
+        first = others[0]
+        parts = [*first.training] if first.training != (first.rollout,) else []
+        values: dict[str, Any] = {"parts": parts, "count": len(others)}
+        values |= {"relative": first.relative, "since": first.since, "stale": first.stale}
+        if (when := first.in_flight) is not None:
+            values |= {"call": when.call, "token": when.token, "brought": when.brought}
+        if first.lacks:
+            values["lacks"] = [*first.lacks]
+        if first.moved is not None:
+            values["moved"] = first.moved
+        said.append(message("mismatch.weights", name=first.rollout, **values))
     rounded = [weight for weight in weights if weight.rounded is not None]
-    if not rounded:
-        return None
-    dtypes = sorted({str(weight.rounded).lower() for weight in rounded})
-    name, count = rounded[0].rollout, len(rounded)
-    return message("mismatch.rounded_weights", name=name, count=count, dtypes=dtypes)
+    if rounded:
+        dtypes = sorted({str(weight.rounded).lower() for weight in rounded})
+        name, count = rounded[0].rollout, len(rounded)
+        said.append(message("mismatch.rounded_weights", name=name, count=count, dtypes=dtypes))
+    return said
 
 
 def other_weight(weights: Sequence[Weight]) -> Weight:
@@ -409,32 +404,10 @@ def _is_in(weight: Weight, cell: str) -> bool:
     return any(cell == of or is_around(cell, of) for of in cells)
 
 
-def _of_weight(weight: Weight, count: int) -> Message:
-    values: dict[str, Any] = {"relative": weight.relative}
-    values |= {"since": weight.since, "stale": weight.stale}
-    parts = [*weight.training] if weight.training != (weight.rollout,) else []
-    if (when := weight.in_flight) is not None:
-        values |= {"call": when.call, "token": when.token, "brought": when.brought}
-    if weight.lacks:
-        values["lacks"] = [*weight.lacks]
-    if weight.moved is not None:
-        values["moved"] = weight.moved
-    return message("mismatch.weights", name=weight.rollout, parts=parts, count=count, **values)
-
-
-def _lower_dtype(at: Parted) -> dict[str, str] | None:
-    """Return both dtypes of a cell if one is lower and its rounding explains the distance."""
-    dtypes, stage = unlike_dtypes(at.walk, at.name, at.stage), at.stage
-    if dtypes is None or not math.isfinite(stage.apart):
-        return None
-    low = max(map(roundoff, dtypes.values()))
-    return None if stage.apart > OF_ROUNDING * low + GROWTH * stage.entered else dtypes
-
-
 def unlike_dtypes(walk: Walk, name: Name, stage: Stage) -> dict[str, str] | None:
     """Return both dtypes that a cell computes in, if one is lower: of rollout and training."""
     a, b = stage.dtypes
-    own = [precision.lowest(name.cell) for precision in walk.precision]
+    own = [side.lowest(name.cell) for side in walk.sides]
     shown = walk.shown_dtypes(name)
     sides = [max(x, y or x, z, key=roundoff) for x, y, z in zip((a, b), shown, own)]
     if roundoff(sides[0]) == roundoff(sides[1]):
@@ -444,8 +417,11 @@ def unlike_dtypes(walk: Walk, name: Name, stage: Stage) -> dict[str, str] | None
 
 def lower_of(at: Parted) -> str | None:
     """Return the lower of both dtypes of a cell, if its rounding explains how far it is apart."""
-    dtypes = _lower_dtype(at)
-    return None if dtypes is None else max(dtypes.values(), key=roundoff)
+    dtypes, stage = unlike_dtypes(at.walk, at.name, at.stage), at.stage
+    if dtypes is None or not math.isfinite(stage.apart):
+        return None
+    low = max(dtypes.values(), key=roundoff)
+    return None if stage.apart > OF_ROUNDING * roundoff(low) + GROWTH * stage.entered else low
 
 
 def _of_rows(at: Parted) -> Message:
@@ -457,7 +433,7 @@ def _of_rows(at: Parted) -> Message:
     where = "all" if len(rows) == stage.rows else where
     samples = len({*walk.samples(rows).tolist()})
     counts = {"born": len(rows), "rows": stage.rows, "samples": samples}
-    of_samples = len(np.unique(walk.samples(walk.aligned)))
+    of_samples = len(np.unique(walk.samples(walk.matched.aligned)))
     parted = {*walk.tokens.sequence[rows].tolist()}
     padded = parted == walk.behind_padding and samples < of_samples
     return message("mismatch.rows", where=where, of_samples=of_samples, padded=padded, **counts)
@@ -474,28 +450,30 @@ def _is_given(name: Name, cell: str) -> bool:
 
 def other_tokens(walk: Walk) -> Message | None:
     """Say which sequence goes on with other tokens in the training than in the rollout; or None."""
-    partners, common = walk.matched.sequences, walk.matched.common
-    mine, theirs = walk.rollout.tokens.sequences, walk.training.tokens.sequences
-    unlike = []
-    pad, ends = walk.rollout.tokens.pad, walk.rollout.tokens.last.tolist()
-    for sample, (partner, at) in enumerate(zip(partners.tolist(), common.tolist())):
-        if partner < 0 or at >= ends[sample] or bool((mine[sample][at:] == pad).all()):
-            continue
-        if at < min(len(mine[sample]), len(theirs[partner])):
-            unlike.append((sample, at, int(mine[sample][at]), int(theirs[partner][at])))
+    matched, tokens = walk.matched, walk.rollout.tokens
+    mine, theirs = tokens.sequences, walk.training.tokens.sequences
+    unlike = [
+        (sequence, at)
+        for sequence, at in _first_unlike(mine, theirs, matched.sequences, matched.common)
+        if at < tokens.last[sequence] and not bool((mine[sequence][at:] == tokens.pad).all())
+    ]
     if not unlike:
         return None
-    sample, position, rollout, training = unlike[0]
-    where = {"sample": walk.sample(sample), "position": position}
+    sequence, at = unlike[0]
     # Whether sequences of the rollout stand inside others of the training.
-    wholes = [tokens.astype(np.int64).tobytes() for tokens in theirs]
+    wholes = [one.astype(np.int64).tobytes() for one in theirs]
     packed = any(
-        len(tokens) >= _LEAST_INSIDE
-        and any(holds(whole[tokens.itemsize :], tokens.astype(np.int64)) for whole in wholes)
-        for tokens in mine
+        len(one) >= _LEAST_INSIDE
+        and any(holds(whole[one.itemsize :], one.astype(np.int64)) for whole in wholes)
+        for one in mine
     )
-    ids = {"rollout": rollout, "training": training, "packed": packed}
-    return message("mismatch.other_tokens", **where, **ids, count=len(unlike), of=len(mine))
+    ids = {
+        "rollout": int(mine[sequence][at]),
+        "training": int(theirs[matched.sequences[sequence]][at]),
+    }
+    where = {"sample": walk.sample(sequence), "position": at}
+    counts = {"count": len(unlike), "of": len(mine)}
+    return message("mismatch.other_tokens", **where, **ids, packed=packed, **counts)
 
 
 def other_response(walk: Walk) -> Message | None:
@@ -507,27 +485,40 @@ def other_response(walk: Walk) -> Message | None:
     theirs, pad = walk.training.tokens.sequences, walk.training.tokens.pad
     whole = [sample.tokens for sample in samples]
     partners, common = longest_common(whole, theirs)
-    unlike = []
-    for number, (partner, at) in enumerate(zip(partners.tolist(), common.tolist())):
-        size = len(samples[number].prompt)
-        if not 0 < size <= at < min(len(whole[number]), len(theirs[partner])):
-            continue
-        if not bool((theirs[partner][at:] == pad).all()):
-            unlike.append((number, at, int(whole[number][at]), int(theirs[partner][at])))
+    unlike = [
+        (number, at)
+        for number, at in _first_unlike(whole, theirs, partners, common)
+        if 0 < len(samples[number].prompt) <= at
+        and not bool((theirs[partners[number]][at:] == pad).all())
+    ]
     if not unlike:
         return None
-    sample, position, saved, training = unlike[0]
-    return message(
-        "mismatch.other_response",
-        **{"sample": sample, "position": position, "saved": saved, "training": training},
-        **{"count": len(unlike), "of": len(samples)},
-    )
+    sample, at = unlike[0]
+    ids = {"saved": int(whole[sample][at]), "training": int(theirs[partners[sample]][at])}
+    counts = {"count": len(unlike), "of": len(samples)}
+    return message("mismatch.other_response", sample=sample, position=at, **ids, **counts)
+
+
+def _first_unlike(
+    mine: Sequence[np.ndarray],
+    theirs: Sequence[np.ndarray],
+    partners: np.ndarray,
+    common: np.ndarray,
+) -> Iterator[tuple[int, int]]:
+    """Yield each sequence that goes on with other tokens than its partner, and from where on.
+
+    Args:
+        partners: of each of `mine` the one of `theirs`; below 0 where there is none.
+        common: with how many tokens both begin.
+    """
+    for number, (partner, at) in enumerate(zip(partners.tolist(), common.tolist())):
+        if partner >= 0 and at < min(len(mine[number]), len(theirs[partner])):
+            yield number, at
 
 
 def _around(walk: Walk, name: Name) -> str:
     """Return the nearest cell around one that both networks have; root is the network."""
-    cells: Iterable[str] = {n.cell for n in walk.stages}
-    outer = [cell for cell in cells if name.cell.startswith(f"{cell}.")]
+    outer = {n.cell for n in walk.stages if name.cell.startswith(f"{n.cell}.")}
     return max(outer, key=len, default="root")
 
 
@@ -586,3 +577,113 @@ def _shifts(tokens: PhaseTokens) -> Mapping[int, int]:
         for sequence, shift in pairs.T.tolist():
             found.setdefault(sequence, set()).add(shift)
     return {sequence: shifts.pop() for sequence, shifts in found.items() if len(shifts) == 1}
+
+
+_UNUSUAL = 4.0  # times what the others of its kind make of what enters them
+_PASSED_ON = 4.0  # times what entered: what a cell of any kind may make of it
+
+
+def beyond_rounding(walk: Walk, dtype: str) -> Message | None:
+    """Say of which value rounding to a dtype does not explain how far apart it is.
+
+    It is further apart than one operation's rounding and what entered explain, and grew more than
+    in all other layers, and so did the cell around it: what does not last is nobody's fault.
+
+    Returns:
+        None where there is none.
+    """
+    stages = walk.stages
+    unusual = {name: of for name in stages if (of := _usual(stages, name, dtype)) is not None}
+    for name, usual in unusual.items():
+        # The nearest cell around it that returned something must have returned that, too.
+        cells = [cell for cell in around(name.cell) if cell != "root"]
+        each = ([n for n in stages if n.cell == cell and n.io == "output"] for cell in cells)
+        returned = next(filter(None, each), [name])
+        if unusual.keys().isdisjoint(returned):
+            continue
+        values = {"name": str(name), "cell": name.cell, "io": name.io}
+        values["around"] = _around(walk, name)
+        times = {"growth": stages[name].growth, "usual": usual, "dtype": dtype.lower()}
+        return message("mismatch.beyond_rounding", **values, **times)
+    return None
+
+
+def _usual(stages: Mapping[Name, Stage], name: Name, dtype: str) -> float | None:
+    """Return how much values of its kind grow at most, of one that grew unusually; None of others.
+
+    Args:
+        dtype: whose rounding explains a distance, beside what entered.
+    """
+    stage = stages[name]
+    if stage.apart <= explained(dtype, 1) + _PASSED_ON * stage.entered:
+        return None
+    kind = kind_of(name)
+    others = [of.growth for n, of in stages.items() if n != name and kind_of(n) == kind]
+    return max(others) if others and stage.growth > _UNUSUAL * max(others) else None
+
+
+def rounded_to(weights: Sequence[Weight]) -> str | None:
+    """Return the lowest dtype to which weights are rounded; None where one differs by more."""
+    dtypes = [weight.rounded for weight in weights]
+    if not dtypes or None in dtypes:
+        return None
+    return max((str(dtype) for dtype in dtypes), key=roundoff)
+
+
+def also_different(
+    walk: Walk,
+    weights: Sequence[Weight],
+    sampled: Sampled,
+    cause: Cause | None,
+    first: Stage | None,
+    said: Messages,
+) -> Messages:
+    """Return what differs beside what is named first, one sentence each.
+
+    Args:
+        cause, first, said: what is named first, where, and what is said of it.
+    """
+    found = [] if cause is Cause.WEIGHTS else said_of_weights(weights)
+    if (drift := position_drift(walk)) is not None:
+        found.append(drift)
+    found += _given(walk, first)
+    if cause is Cause.DTYPE and first is not None:
+        found += _beyond(walk, first)
+    elif not any(weight.rounded for weight in weights):
+        # The first cell that one side computes in a lower precision.
+        outputs = (n for n in walk.stages if n.io == "output" and n not in walk.masks)
+        unlike = ((name.cell, unlike_dtypes(walk, name, walk.stages[name])) for name in outputs)
+        cell, dtypes = next((of for of in unlike if of[1] is not None), ("", None))
+        found += [] if dtypes is None else [message("mismatch.also_dtype", cell=cell, **dtypes)]
+    if cause is not Cause.SAMPLING and (temperature := sampled.temperatures(walk)) is not None:
+        found.append(temperature)
+    known = {one.code for one in said} | {"mismatch.rounded_weights"}
+    return tuple(
+        message("mismatch.also", what=one)
+        for one in dict.fromkeys(found)
+        if one not in said and one.code not in known
+    )
+
+
+def _given(walk: Walk, first: Stage | None) -> Iterator[Message]:
+    """Yield what masks let in, and whole numbers that cells are given, where an error begins."""
+    for name, stage in walk.stages.items():
+        if stage is first or not (stage.born and stage.lasting):
+            continue
+        if name in walk.masks:
+            yield from said_of_mask(name, walk.masks[name])
+        elif name.io == "output" and (numbers := other_numbers(walk, name)) is not None:
+            yield numbers
+
+
+def _beyond(walk: Walk, first: Stage) -> Iterator[Message]:
+    """Yield the first value, behind that named for its dtype, that no such rounding explains."""
+    at = next(name for name, stage in walk.stages.items() if stage is first)
+    dtype = lower_of(Parted(walk, at, first))
+    for name, stage in walk.stages.items() if dtype is not None else ():
+        limit = max(OF_ROUNDING * roundoff(str(dtype)), GROWTH * stage.entered)
+        begins = stage.born and stage.lasting and name not in walk.masks
+        if begins and stage is not first and stage.apart > limit:
+            values = {"apart": stage.apart, "entered": stage.entered, "dtype": dtype}
+            yield message("mismatch.also_beyond", name=str(name), **values)
+            return

@@ -25,12 +25,10 @@ from mindrlhf_msprobe.findings.mismatch import Certificate, ExactPlace, Mismatch
 from mindrlhf_msprobe.phases import LOSS_INPUTS, MASK, OLD_LOG_PROB, ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.sequences.batch import Sample
 from mindrlhf_msprobe.sequences.beginnings import prefix_names
-from mindrlhf_msprobe.sequences.matching import aligned_names
 from mindrlhf_msprobe.sequences.saved import saved_samples
 from mindrlhf_msprobe.sequences.step_data import Settings, Unavailable, array_of
 from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import network_name
 
 _OF_ROLLOUT = "rollout_"  # keys of the rollout's own prompts and tokens
 
@@ -75,7 +73,7 @@ def evidence(walk: Walk, sampled: Sampled) -> Evidence:
     if len({*_dtypes(walk)}) != 1:
         unequal = counts
     odd = counts & ~(np.isfinite(rollout) & np.isfinite(training))
-    aligned = aligned_names(walk.rollout.tokens, walk.matched)
+    aligned = walk.rollout.tokens.names[walk.matched.aligned]
     if samples:
         wanted, total = _by_ids(walk, samples, counts, masked=masked)
         # Rows that may have given a token, but none that was saved, and are unaligned; the last
@@ -238,14 +236,14 @@ def _of_weights(walk: Walk) -> ExactPlace:
     same = {pair.rollout for pair in weights.pairs if _is_proved(pair)}
     unequal = {pair.rollout for pair in weights.pairs if pair.equal is False}
     unequal |= {pair.rollout for pair in weights.pairs if len({*pair.dtypes}) > 1}
-    changed = [name for side in walk.sides for name in _changed(side)]
+    changed = sum(len(side.changed) for side in walk.sides)
     left_out = sum(map(len, weights.alone)) + sum(map(_not_recorded, walk.sides))
     unknown = len(weights.pairs) - len(same | unequal) + left_out
     return ExactPlace(
         walk.rollout.step,
         walk.rollout.rank,
         weights=len(weights.pairs),
-        weights_different=len(unequal) + len(changed),
+        weights_different=len(unequal) + changed,
         weights_unknown=unknown,
     )
 
@@ -261,21 +259,6 @@ def _is_proved(pair: WeightPair) -> bool:
     if len(pair.training) > 1:
         return stored[0] or len(mine.leaf.shape or ()) > 1
     return mine.leaf.shape == pair.theirs[0].leaf.shape or all(stored)
-
-
-def _changed(side: Side) -> set[str]:
-    """Return the parameters that a phase recorded again, and not with the same values."""
-    first: dict[str, str | None] = {}
-    found: set[str] = set()
-    for entry in side.run.each_entry(side.phase, side.step, side.rank):
-        for record in entry.records:
-            if record.io != "parameters":
-                continue
-            name, own = network_name(entry.cell, record.path), record.leaf.fingerprint
-            if name in first and (own is None or own != first[name]):
-                found.add(name)
-            first.setdefault(name, own)
-    return found
 
 
 def _not_recorded(side: Side) -> int:

@@ -23,7 +23,6 @@ from mindrlhf_msprobe.sequences.routers import (
     is_router,
     returns_choice,
 )
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 
 #: What cells call how many experts each token has; and what routers, and cells around these, do.
 _CHOSEN = frozenset(
@@ -84,7 +83,7 @@ def said_of_experts(experts: tuple[Experts, ...]) -> Message | None:
 def _choices(walk: Walk) -> Iterator[tuple[Name, Source, Source]]:
     """Yield values of both sides that may hold choices: of cells, and of operators in them."""
     for name in walk.stages:
-        mine, theirs = walk.sources(name)
+        mine, theirs = walk.sources[name]
         sides = [source.values[0] for source in (mine, theirs)]
         if name.io != "output" or not all(returns_choice(value.entry) for value in sides):
             continue
@@ -108,7 +107,7 @@ def _choices(walk: Walk) -> Iterator[tuple[Name, Source, Source]]:
 
 
 def _are_integers(source: Source) -> bool:
-    return all(are_integers(form.dtype) for value in source.values for form in value.forms())
+    return all(are_integers(leaf.dtype) for value in source.values for leaf in value.leaves())
 
 
 def _chosen_of(side: Side, source: Source) -> int | None:
@@ -151,7 +150,7 @@ def _compared(
                 far, limit = entered
                 before += int((far[rows] > limit).sum())
                 by += int((far[rows] <= limit).sum())
-    except (ArrayFileError, NotAligned):
+    except NotAligned:
         return None
     finally:
         rollout.close()

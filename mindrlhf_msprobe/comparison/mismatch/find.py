@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -14,15 +14,12 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.printable import spans
-from mindrlhf_msprobe.common.rules import first_answer, rule
 from mindrlhf_msprobe.comparison.judging.status import Decode, load_decoder
-from mindrlhf_msprobe.comparison.mismatch.beyond_rounding import (
-    also_different,
-    beyond_rounding,
-    rounded_to,
-)
 from mindrlhf_msprobe.comparison.mismatch.conclude import (
     LEAST,
+    Parted,
+    also_different,
+    beyond_rounding,
     blame,
     few_aligned,
     first_parted,
@@ -31,6 +28,7 @@ from mindrlhf_msprobe.comparison.mismatch.conclude import (
     other_response,
     other_tokens,
     other_weight,
+    rounded_to,
     said_of_merged,
     said_of_weights,
     stage_of,
@@ -199,7 +197,10 @@ def _one(
             return concluded(*pads, own=own)
         return _compared(sides, mapping, decode)
 
-    one = _with_padding(concluded)
+    one = concluded(None, None)
+    pad = None if one.walk is None else doubtful_pad(one.walk, one.found)
+    if pad is not None:
+        one = _with_padding(one, concluded(pad, pad), pad)
     if shown is not None and one.walk is not None and one.sampled is not None:
         shown.append(evidence(one.walk, one.sampled))
     return one.found
@@ -213,17 +214,12 @@ class _Compared(NamedTuple):
     sampled: Sampled | None = None
 
 
-def _with_padding(concluded: Callable[..., _Compared]) -> _Compared:
+def _with_padding(one: _Compared, again: _Compared, pad: int) -> _Compared:
     """Return what a step says, with an id taken for padding where that decides nothing else.
 
     Args:
-        concluded: compares a step, given the ids of padding of rollout and training.
+        one, again: what it says without, and with the id taken for padding.
     """
-    one = concluded(None, None)
-    pad = None if one.walk is None else doubtful_pad(one.walk, one.found)
-    if pad is None:
-        return one
-    again = concluded(pad, pad)
     status, was = again.found.status, one.found.status
     if status is Agreement.PARTED or was is Agreement.UNDECIDED:
         if status is Agreement.UNDECIDED:
@@ -248,14 +244,12 @@ def _compared(sides: Sequence[Side], mapping: CellMapping, decode: Decode | None
     weights = unlike_weights(walk)
     walk, moved, is_doubtful = _in_their_order(walk, weights, sampled)
     stages = [*walk.stages.values()]
-    conclusion: _Conclusion | None
     if moved is not None and is_doubtful:
         status = Agreement.PARTED if sampled.is_apart(walk) else Agreement.UNDECIDED
-        conclusion = status, None, None, (moved,)
+        conclusion: _Conclusion = status, None, None, (moved,)
         stages = [replace(stage, arising=0) for stage in stages]
     else:
-        conclusion = first_answer(_CONCLUSIONS, _Step(walk, weights, sampled))
-    assert conclusion is not None
+        conclusion = _conclusion(walk, weights, sampled)
     status, cause, first, said = conclusion
     if status is Agreement.PARTED and not is_doubtful:
         said = (*said, *also_different(walk, weights, sampled, cause, first, said))
@@ -264,6 +258,9 @@ def _compared(sides: Sequence[Side], mapping: CellMapping, decode: Decode | None
     if modes is not None and status is Agreement.PARTED and cause in _BY_WHAT_IS_COMPUTED:
         said = (*said, modes)
     noted = (moved, modes, said_of_experts(experts), said_of_merged([*walk.merged.values()]))
+    # Of some that hold adapters only what their cells return says it.
+    unproved = [p for p in walk.merged.values() if p.adapters and p.adapters.factor is None]
+    unknown = tuple(pair.rollout for pair in (*walk.weights.unknown, *unproved))
     found = Mismatch(
         step,
         rank,
@@ -275,7 +272,7 @@ def _compared(sides: Sequence[Side], mapping: CellMapping, decode: Decode | None
         stages=tuple(stages),
         weights=tuple(weights),
         weights_compared=len(walk.weights.pairs),
-        weights_unknown=tuple(pair.rollout for pair in (*walk.weights.unknown, *walk.unproved)),
+        weights_unknown=unknown,
         weights_alone=walk.weights.alone,
         metrics=sampled.metrics,
         sampled=sampled.worst(walk.rollout.samples),
@@ -355,109 +352,24 @@ def _notes(walk: Walk, sampled: Sampled, said: Messages, first: Messages = ()) -
 _Conclusion = tuple[Agreement, Cause | None, Stage | None, Messages]
 
 
-class _Step(NamedTuple):
-    """What is known of a step of a rank."""
-
-    walk: Walk
-    weights: Sequence[Weight]
-    sampled: Sampled
-
-    @property
-    def few(self) -> Messages:
-        """What is said of tokens that were not aligned."""
-        said = few_aligned(self.walk)
-        return () if said is None else (said,)
-
-    def is_hardly_aligned(self) -> bool:
-        """Return whether too few rows whose next token was sampled are aligned."""
-        return self.walk.coverage.sampled_share < LEAST
-
-    def is_apart(self) -> bool:
-        """Return whether rounding does not explain how far log-probabilities are apart."""
-        return self.sampled.is_apart(self.walk)
-
-
-def _without_values(step: _Step) -> _Conclusion | None:
-    walk, said = step.walk, message("mismatch.nothing_compared")
-    if walk.matched.rows and walk.stages:
-        return None
-    if not walk.matched.rows:  # no two sequences begin with the same tokens, or there are none
-        empty = next((side for side in walk.sides if not side.tokens.sequences), None)
-        if empty is not None:
-            said = message("mismatch.no_sequences", phase=empty.phase)
-        else:
-            rollout, training = (str(side.tokens.sequences[0][:8].tolist()) for side in walk.sides)
-            said = message("mismatch.no_common_tokens", rollout=rollout, training=training)
-    return Agreement.UNDECIDED, None, None, (said,)
-
-
-def _by_value(step: _Step) -> _Conclusion | None:
-    walk, weights, _ = step
+def _conclusion(walk: Walk, weights: Sequence[Weight], sampled: Sampled) -> _Conclusion:
+    """Conclude: from values, then weights, then log-probabilities."""
+    if not (walk.matched.rows and walk.stages):
+        return Agreement.UNDECIDED, None, None, (_nothing_compared(walk),)
     parted = first_parted(walk, weights)
-    if parted is None:
-        return None
-    cause, said = blame(parted)
-    if cause is Cause.DTYPE and weights:  # what the dtypes explain hides what else is wrong
-        said, first = [*said_of_weights(weights), *said], stage_of(walk, other_weight(weights))
-        return Agreement.PARTED, Cause.WEIGHTS, first, tuple(dict.fromkeys(said))
-    # An error that the rounding which both part by would hide.
-    dtype = rounded_to(parted.weights) if cause is Cause.WEIGHTS else None
-    if cause is Cause.DTYPE:
-        dtype = lower_of(parted)
-    hidden = None if dtype is None else beyond_rounding(walk, dtype)
-    return Agreement.PARTED, cause, parted.stage, (*said, *([] if hidden is None else [hidden]))
-
-
-def _by_weights(step: _Step) -> _Conclusion | None:
-    said = tuple(said_of_weights(step.weights))
-    return (Agreement.PARTED, Cause.WEIGHTS, None, said) if said else None
-
-
-def _not_finite(step: _Step) -> _Conclusion | None:
-    odd = not_finite(step.sampled.tables)
-    behind = None if step.is_hardly_aligned() else Cause.SAMPLING
-    return None if odd is None else (Agreement.PARTED, behind, None, (odd,))
-
-
-@rule(_Step.is_apart)
-def _misplaced(step: _Step) -> _Conclusion | None:
-    misplaced = step.sampled.misplaced(step.walk)
-    return None if misplaced is None else (Agreement.PARTED, Cause.SAMPLING, None, (misplaced,))
-
-
-@rule(_Step.is_apart)
-def _by_tokens(step: _Step) -> _Conclusion | None:
-    other = other_tokens(step.walk) or other_response(step.walk)
-    if other is None or step.sampled.why(step.walk).code == "mismatch.temperature":
-        return None
-    return Agreement.PARTED, Cause.INPUT, None, (other,)
-
-
-@rule(_Step.is_apart, _Step.is_hardly_aligned)
-def _apart_of_few(step: _Step) -> _Conclusion | None:
-    apart = message("mismatch.log_probs_apart", mean=step.sampled.apart)
-    return (Agreement.PARTED, None, None, (apart, *step.few)) if step.few else None
-
-
-@rule(_Step.is_apart)
-def _without_logits(step: _Step) -> _Conclusion | None:
-    unknown = step.sampled.without_logits(step.walk)
-    return None if unknown is None else (Agreement.PARTED, None, None, (unknown, *step.few))
-
-
-@rule(_Step.is_apart)
-def _by_sampling(step: _Step) -> _Conclusion:
-    return Agreement.PARTED, Cause.SAMPLING, None, (step.sampled.why(step.walk),)
-
-
-@rule(_Step.is_hardly_aligned)
-def _too_few(step: _Step) -> _Conclusion:
-    return Agreement.UNDECIDED, None, None, step.few
-
-
-def _without_difference(step: _Step) -> _Conclusion:
-    """Conclude that nothing differs, as far as that is known."""
-    walk, _, sampled = step
+    if parted is not None:
+        return _by_value(parted)
+    if weights:
+        return Agreement.PARTED, Cause.WEIGHTS, None, tuple(said_of_weights(weights))
+    is_hardly_aligned = walk.coverage.sampled_share < LEAST
+    if (odd := not_finite(sampled.tables)) is not None:
+        behind = None if is_hardly_aligned else Cause.SAMPLING
+        return Agreement.PARTED, behind, None, (odd,)
+    few = few_aligned(walk)
+    if sampled.is_apart(walk):
+        return _by_log_probs(walk, sampled, few)
+    if is_hardly_aligned:
+        return Agreement.UNDECIDED, None, None, few
     unlike = other_response(walk)
     # Where the saved samples are all covered, the rollout may have tried others: drafts, beams.
     # Where they are not, or nothing was saved, log-probabilities that agree say that tokens do.
@@ -465,16 +377,49 @@ def _without_difference(step: _Step) -> _Conclusion:
     if unlike is None and not (covered or sampled.tables):
         unlike = other_tokens(walk)
     if unlike is not None:
-        return Agreement.UNDECIDED, None, None, (unlike, *step.few)
+        return Agreement.UNDECIDED, None, None, (unlike, *few)
     same = not any(stage.unequal for stage in walk.stages.values())
-    return Agreement.IDENTICAL if same else Agreement.WITHIN_ROUNDING, None, None, step.few
+    return Agreement.IDENTICAL if same else Agreement.WITHIN_ROUNDING, None, None, few
 
 
-#: In the order in which they are tried: values, weights, then log-probabilities.
-_CONCLUSIONS: tuple[Callable[[_Step], _Conclusion | None], ...] = (
-    *(_without_values, _by_value, _by_weights, _not_finite, _misplaced, _by_tokens),
-    *(_apart_of_few, _without_logits, _by_sampling, _too_few, _without_difference),
-)
+def _nothing_compared(walk: Walk) -> Message:
+    if walk.matched.rows:
+        return message("mismatch.nothing_compared")
+    # No two sequences begin with the same tokens, or there are none.
+    empty = next((side for side in walk.sides if not side.tokens.sequences), None)
+    if empty is not None:
+        return message("mismatch.no_sequences", phase=empty.phase)
+    rollout, training = (str(side.tokens.sequences[0][:8].tolist()) for side in walk.sides)
+    return message("mismatch.no_common_tokens", rollout=rollout, training=training)
+
+
+def _by_value(parted: Parted) -> _Conclusion:
+    walk, weights = parted.walk, parted.weights
+    cause, said = blame(parted)
+    if cause is Cause.DTYPE and weights:  # what the dtypes explain hides what else is wrong
+        said, first = [*said_of_weights(weights), *said], stage_of(walk, other_weight(weights))
+        return Agreement.PARTED, Cause.WEIGHTS, first, tuple(dict.fromkeys(said))
+    # An error that the rounding which both part by would hide.
+    dtype = rounded_to(weights) if cause is Cause.WEIGHTS else None
+    if cause is Cause.DTYPE:
+        dtype = lower_of(parted)
+    hidden = None if dtype is None else beyond_rounding(walk, dtype)
+    return Agreement.PARTED, cause, parted.stage, (*said, *([] if hidden is None else [hidden]))
+
+
+def _by_log_probs(walk: Walk, sampled: Sampled, few: Messages) -> _Conclusion:
+    """Conclude from log-probabilities that are apart."""
+    if (misplaced := sampled.misplaced(walk)) is not None:
+        return Agreement.PARTED, Cause.SAMPLING, None, (misplaced,)
+    other = other_tokens(walk) or other_response(walk)
+    if other is not None and sampled.why(walk).code != "mismatch.temperature":
+        return Agreement.PARTED, Cause.INPUT, None, (other,)
+    if few and walk.coverage.sampled_share < LEAST:
+        apart = message("mismatch.log_probs_apart", mean=sampled.apart)
+        return Agreement.PARTED, None, None, (apart, *few)
+    if (unknown := sampled.without_logits(walk)) is not None:
+        return Agreement.PARTED, None, None, (unknown, *few)
+    return Agreement.PARTED, Cause.SAMPLING, None, (sampled.why(walk),)
 
 
 def pads_by_each_other(rollout: Side, training: Side) -> tuple[int | None, int | None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.judging.moves import moved, said_of_change
+from mindrlhf_msprobe.comparison.judging.moves import moved, said_of_change, swapped
 from mindrlhf_msprobe.comparison.mismatch.growth import kind_of
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, read_parameters
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
@@ -55,8 +55,8 @@ def _before(walk: Walk, side: int, name: Name, around: str) -> list[str]:
     """
     own = walk.sides[side]
     order = [*walk.stages]
-    compared = [v.time for n in order[: order.index(name)] for v in walk.sources(n)[side].values]
-    until = walk.sources(name)[side].values[0].time
+    compared = [v.time for n in order[: order.index(name)] for v in walk.sources[n][side].values]
+    until = walk.sources[name][side].values[0].time
     since = max((time for time in compared if time < until), default=-1)
     times: dict[str, int] = {}
     for of, value in own.values.items():
@@ -120,16 +120,16 @@ def _in_other_places(pair: WeightPair, pairs: Sequence[WeightPair]) -> Message |
     """
     if len(pair.theirs) != 1 or pair.rounded is not None or pair.lacks:
         return None
-    # Much is loaded for it.
-    from mindrlhf_msprobe.comparison.verdict.changes import in_another_place
-
     others = (
         (p.theirs[0], p.mine, p.training[0], p.rollout)
         for p in pairs
         if len(p.theirs) == 1 and p.rollout != pair.rollout
     )
-    change = in_another_place(pair.theirs[0], pair.mine, others)
-    return moved(pair.theirs[0], pair.mine) if change is None else said_of_change(change)
+    change = swapped(pair.theirs[0], pair.mine, others)
+    if change is not None:
+        return said_of_change(change)
+    said = moved(pair.theirs[0], pair.mine)
+    return next((one for one in said if one.code != "note.unreadable"), None)
 
 
 def _in_flight(walk: Walk) -> tuple[list[WeightPair], dict[str, InFlight]]:
@@ -179,26 +179,21 @@ def said_of_modes(walk: Walk) -> Message | None:
     mine, theirs = (side.run.mode(side.phase, side.step, side.rank) for side in sides)
     if mine is None or theirs is None:
         return None
-    unlike = _unlike(walk, mine, theirs)
+    unlike = ["root"]  # alone, if the network itself ran in another mode
+    if bool(mine.training) == bool(theirs.training):
+        own = {walk.names.common_a(cell): cell for cell in walk.rollout.cells}
+        unlike = [
+            cell
+            for cell in walk.training.cells
+            if (common := walk.names.common_b(cell)) in own
+            and mode_of(own[common], _of(mine)) != mode_of(cell, _of(theirs))
+        ]
     dropping = [*_dropping(sides[0], mine), *_dropping(sides[1], theirs)]
     if not unlike and not dropping:
         return None
     words = ["training" if mode.training else "evaluation" for mode in (mine, theirs)]
     values = {"rollout": words[0], "training": words[1], "cells": unlike}
     return message("mismatch.modes", **values, dropping=[*dict.fromkeys(dropping)])
-
-
-def _unlike(walk: Walk, rollout: Mode, training: Mode) -> list[str]:
-    """Return the cells that ran in another mode in the training; root alone if the network did."""
-    if bool(rollout.training) != bool(training.training):
-        return ["root"]
-    own = {walk.names.common_a(cell): cell for cell in walk.rollout.cells}
-    return [
-        cell
-        for cell in walk.training.cells
-        if (common := walk.names.common_b(cell)) in own
-        and mode_of(own[common], _of(rollout)) != mode_of(cell, _of(training))
-    ]
 
 
 def _dropping(side: Side, mode: Mode) -> list[str]:

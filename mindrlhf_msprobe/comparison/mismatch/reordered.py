@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from itertools import islice
 
 import numpy as np
@@ -22,10 +22,9 @@ from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import NotAligned, Source
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.pairing.names import Name
-from mindrlhf_msprobe.sequences.beginnings import prefix_names
 from mindrlhf_msprobe.sequences.calls import UNKNOWN, PhaseTokens
 from mindrlhf_msprobe.sequences.saved import of_saved
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
+from mindrlhf_msprobe.storage.arrays.npy import roundoff
 
 _MOST = 0.95  # of the rows that part: so many must be those of others
 _LOOKED_AT = 96  # values: the first attention is among them
@@ -56,17 +55,8 @@ class Reordered:
     contradicted: bool
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where the training has a token behind certain tokens."""
-
-    sequence: int
-    call: int
-    row: int
-
-
-#: Of each position and token: the places, by what stands before.
-_Index = Mapping[tuple[int, int], Mapping[int, _Place]]
+#: Of each position and token, by what stands before: the sequence and row of the training.
+_Index = Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]
 
 
 def reordered(walk: Walk, parted: Name | None, *, contradicted: bool) -> Reordered | None:
@@ -87,9 +77,10 @@ def reordered(walk: Walk, parted: Name | None, *, contradicted: bool) -> Reorder
     index = _index(walk.training.tokens)
     last = None if contradicted else parted
     for name in islice((name for name in walk.stages if name not in walk.masks), _LOOKED_AT):
-        found = _Content(walk, name, index, rows)
-        if found.tells:
-            is_why = found.moved and (contradicted or found.explains(begins))
+        found = _content(walk, name, index, rows)
+        if found is not None:
+            of_others = sum(row in found.moved for row in begins.tolist())
+            is_why = found.moved and (contradicted or of_others >= _MOST * len(begins))
             return _moved(walk, found, contradicted=contradicted) if is_why else None
         if name == last:
             return None
@@ -97,79 +88,77 @@ def reordered(walk: Walk, parted: Name | None, *, contradicted: bool) -> Reorder
 
 
 def _index(training: PhaseTokens) -> _Index:
-    found: dict[tuple[int, int], dict[int, _Place]] = defaultdict(dict)
-    calls, rows = training.places
+    found: dict[tuple[int, int], dict[int, tuple[int, int]]] = defaultdict(dict)
     for number, tokens in enumerate(training.sequences):
-        names = prefix_names(tokens).tolist()
+        start = int(training.starts[number])
         for at in range(int(training.last[number])):
-            if calls[number][at] >= 0:
-                place = _Place(number, int(calls[number][at]), int(rows[number][at]))
-                found[at, int(tokens[at])].setdefault(names[at], place)
+            if (row := int(training.places[start + at])) >= 0:
+                name = int(training.names[row])
+                found[at, int(tokens[at])].setdefault(name, (number, row))
     return found
 
 
+@dataclass(frozen=True)
 class _Content:
     """The rows of one value: which of the training's each of the rollout's is.
 
-    Args:
-        rows: int64 [rows], of the rollout.
-
     Attributes:
-        tells: whether rows of one token behind other tokens are told apart by it.
-        moved: the rows that are those of others, and which of the training's they are.
+        moved: the rows that are those of others, and the sequence and row of the training
+            that they are.
         unlike: rows that are none of the training's, which has not the tokens before them either.
     """
 
-    def __init__(self, walk: Walk, name: Name, index: _Index, rows: np.ndarray) -> None:
-        self.unlike: list[int] = []
-        self.tells = False
-        self.moved: dict[int, _Place] = {}
-        # Up to which distance a row is that of the training, of its own sample or another.
-        stage = walk.stages[name]
-        dtypes = zip(stage.dtypes, (precision.lowest(name.cell) for precision in walk.precision))
-        low, high = sorted(max(roundoff(dtype) for dtype in of_side) for of_side in dtypes)
-        cast = 2 * OF_ROUNDING * high if low < high else 0.0
-        agreed = 0.0 if stage.arising else 2 * stage.most
-        bound = max(stage.allowed + GROWTH * stage.entered, agreed, cast)
-        mine, theirs = walk.sources(name)
-        tokens, at = walk.rollout.tokens, walk.rollout.tokens.rows
-        names = [prefix_names(tokens_of) for tokens_of in tokens.sequences]
-        sketched = not (mine.has_elements and theirs.has_elements)
-        held, others = _Held(mine, sketched), _Held(theirs, sketched)
-        try:
-            self.tells = _tells(others, index, bound)
-            if not self.tells:
-                return
-            for row in rows.tolist():
-                sequence, position = int(at.sequence[row]), int(at.position[row])
-                call = int(at.call[row])
-                values = held.row(call, row - int(at.starts[call]))
-                if values is None or not np.isfinite(values).all():
-                    continue
-                places = index.get((position, int(tokens.sequences[sequence][position])), {})
-                near = [  # those of its token in the training that it is
-                    name
-                    for name, place in places.items()
-                    if (there := others.row(place.call, place.row)) is not None
-                    and there.shape == values.shape
-                    and _distance(values, there) <= bound
-                ]
-                own = int(names[sequence][position])
-                if own in near or len(near) > 1:
-                    continue
-                if near:
-                    self.moved[row] = places[near[0]]
-                elif own not in places:
-                    self.unlike.append(row)
-        except (ArrayFileError, NotAligned):
-            self.tells = False
-        finally:
-            mine.close()
-            theirs.close()
+    moved: dict[int, tuple[int, int]] = field(default_factory=dict)
+    unlike: list[int] = field(default_factory=list)
 
-    def explains(self, begins: np.ndarray) -> bool:
-        """Return whether most rows in which an error begins are those of others."""
-        return sum(row in self.moved for row in begins.tolist()) >= _MOST * len(begins)
+
+def _content(walk: Walk, name: Name, index: _Index, rows: np.ndarray) -> _Content | None:
+    """Return what the rows of a value are; None where it does not tell what stands before a token.
+
+    Args:
+        rows: int64 [rows], of the rollout.
+    """
+    # Up to which distance a row is that of the training, of its own sample or another.
+    stage = walk.stages[name]
+    dtypes = zip(stage.dtypes, (side.lowest(name.cell) for side in walk.sides))
+    low, high = sorted(max(roundoff(dtype) for dtype in of_side) for of_side in dtypes)
+    cast = 2 * OF_ROUNDING * high if low < high else 0.0
+    agreed = 0.0 if stage.arising else 2 * stage.most
+    bound = max(stage.allowed + GROWTH * stage.entered, agreed, cast)
+    mine, theirs = walk.sources[name]
+    tokens, at = walk.rollout.tokens, walk.rollout.tokens.rows
+    sketched = not (mine.has_elements and theirs.has_elements)
+    held, others = _Held(mine, sketched), _Held(theirs, sketched)
+    found = _Content()
+    try:
+        if not _tells(others, index, bound):
+            return None
+        for row in rows.tolist():
+            sequence, position = int(at.sequence[row]), int(at.position[row])
+            values = held.row(row)
+            if values is None or not np.isfinite(values).all():
+                continue
+            places = index.get((position, int(tokens.sequences[sequence][position])), {})
+            near = [  # those of its token in the training that it is
+                name
+                for name, (_, place) in places.items()
+                if (there := others.row(place)) is not None
+                and there.shape == values.shape
+                and _distance(values, there) <= bound
+            ]
+            own = int(tokens.names[row])
+            if own in near or len(near) > 1:
+                continue
+            if near:
+                found.moved[row] = places[near[0]]
+            elif own not in places:
+                found.unlike.append(row)
+    except NotAligned:
+        return None
+    finally:
+        mine.close()
+        theirs.close()
+    return found
 
 
 class _Held:
@@ -179,13 +168,14 @@ class _Held:
         self._source, self._sketched = source, sketched
         self._calls: dict[int, dict[int, np.ndarray]] = {}
 
-    def row(self, call: int, at: int) -> np.ndarray | None:
-        """Return a row, or None where it is not known.
+    def row(self, number: int) -> np.ndarray | None:
+        """Return a row of the phase; None where it is not known.
 
         Raises:
-            ArrayFileError: it was not stored.
-            NotAligned: its value is of another kind, or too wide.
+            NotAligned: it was not stored, or its value is of another kind, or too wide.
         """
+        of_phase = self._source.side.tokens.rows
+        call = int(of_phase.call[number])
         if call not in self._calls:
             found = {}
             if call in self._source.calls:
@@ -195,14 +185,14 @@ class _Held:
                 values = np.asarray(rows.values, np.float32)
                 found = dict(zip(rows.at.tolist(), values))
             self._calls[call] = found
-        return self._calls[call].get(at)
+        return self._calls[call].get(number - int(of_phase.starts[call]))
 
 
 def _tells(others: _Held, index: _Index, bound: float) -> bool:
     """Return whether the training's rows of one token and position are told by those before."""
     several = (places for places in index.values() if len(places) > 1)
     for places in islice(several, _TOLD_BY):
-        held = (others.row(place.call, place.row) for place in places.values())
+        held = (others.row(place) for _, place in places.values())
         rows = [row for row in held if row is not None]
         if len(rows) < 2 or any(_distance(row, rows[0]) <= 2 * bound for row in rows[1:]):
             return False
@@ -223,12 +213,12 @@ def _moved(walk: Walk, content: _Content, *, contradicted: bool) -> Reordered:
     whole = [of.tolist() for of in tokens.sequences]
     begun = [*tokens.begun]
     numbers: dict[int, int] = {}  # of the training's sequences
-    for row, place in content.moved.items():
-        if place.sequence not in numbers:
-            numbers[place.sequence] = len(whole)
-            whole.append(walk.training.tokens.sequences[place.sequence].tolist())
+    for row, (of_training, _) in content.moved.items():
+        if of_training not in numbers:
+            numbers[of_training] = len(whole)
+            whole.append(walk.training.tokens.sequences[of_training].tolist())
             begun.append(walk.prompt(int(at.sequence[row])))
-        sequence[row] = numbers[place.sequence]
+        sequence[row] = numbers[of_training]
     sequence[content.unlike] = position[content.unlike] = UNKNOWN
     known = np.flatnonzero(sequence >= 0)
     sizes = np.zeros(len(whole), np.int64)
@@ -250,13 +240,13 @@ def _moved(walk: Walk, content: _Content, *, contradicted: bool) -> Reordered:
         ends=ends,
     )
     first = min(content.moved)
-    of_training = walk.training.tokens.samples or (UNKNOWN,) * len(walk.training.tokens.sequences)
+    saved = walk.training.tokens.samples or (UNKNOWN,) * len(walk.training.tokens.sequences)
     return Reordered(
         found,
         len(content.moved),
         int(at.call[first]),
         first - int(at.starts[at.call[first]]),
-        of_training[content.moved[first].sequence],
+        saved[content.moved[first][0]],
         len(content.unlike),
         contradicted,
     )

@@ -5,9 +5,8 @@ And what the saved ones alone say: not finite, of other rows, of other tokens.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -59,20 +58,15 @@ class LogProbTable:
         """Where one side is not finite and the other is not the same, bool [rows, tokens]."""
         return ~np.isfinite(self.apart)
 
-    def worst(self, token_id: Callable[[int, int], int | None]) -> Iterator[SampledToken]:
-        """Yield the tokens furthest apart, the worst first; one that is not finite is the worst.
-
-        Args:
-            token_id: returns the id of a row's token, or None.
-        """
+    def worst(self) -> Iterator[SampledToken]:
+        """Yield the tokens furthest apart, the worst first; one that is not finite is the worst."""
         far = np.where(self.odd, np.inf, self.apart).reshape(-1)
         for at in np.argsort(-far, kind="stable")[:_WORST].tolist():
             if not far[at]:
                 return
             row, place = divmod(at, self.apart.shape[1])
-            number = self.first + row
             both = float(self.rollout[row, place]), float(self.training[row, place])
-            yield SampledToken(number, place, token_id(number, place), *both)
+            yield SampledToken(self.first + row, place, None, *both)
 
     def exchanged(self, limit: float) -> Message | None:
         """Say that rows of the rollout are other rows of the training; None if they are not.
@@ -124,7 +118,7 @@ def not_finite(tables: Sequence[LogProbTable]) -> Message | None:
     """Say that a log-probability is not finite on one side alone; None if none is."""
     count = sum(int(table.odd.sum()) for table in tables)
     for table in tables if count else ():
-        for token in table.worst(lambda row, place: None):
+        for token in table.worst():
             if not np.isfinite([token.rollout, token.training]).all():
                 values = {"rollout": token.rollout, "training": token.training}
                 where = {"row": token.row, "place": token.place}
@@ -201,20 +195,15 @@ class Sampled:
         Args:
             samples: prompts and responses of the step; their order is that of the rows.
         """
-
-        def token_id(row: int, place: int) -> int | None:
-            if len(samples) != rows or place >= len(samples[row].ids):
-                return None
-            return int(samples[row].ids[place])
-
+        found = [token for table in self.tables for token in table.worst()]
+        apart = np.array([abs(token.rollout - token.training) for token in found])
+        order = np.argsort(np.where(np.isfinite(apart), -apart, -np.inf), kind="stable")
         rows = sum(len(table.counts) for table in self.tables)
-
-        def nearness(token: SampledToken) -> float:
-            apart = abs(token.rollout - token.training)
-            return -apart if math.isfinite(apart) else -math.inf
-
-        found = [token for table in self.tables for token in table.worst(token_id)]
-        return tuple(sorted(found, key=nearness)[:_WORST])
+        ids = [sample.ids for sample in samples] if len(samples) == rows else [()] * rows
+        return tuple(
+            replace(of, id=int(ids[of.row][of.place])) if of.place < len(ids[of.row]) else of
+            for of in (found[at] for at in order[:_WORST])
+        )
 
     def misplaced(self, walk: Walk) -> Message | None:
         """Say that log-probabilities are those of other rows, or of other tokens; or None."""
@@ -243,17 +232,12 @@ class Sampled:
         }
         # The places of the sampled tokens that rows whose logits were compared are before; samples
         # that share a pass over their prompt have one row of it.
-        rows, names = walk.tokens, [prefix_names(one) for one in walk.rollout.tokens.sequences]
-
-        def named(at: np.ndarray) -> list[int]:
-            pairs = zip(rows.sequence[at].tolist(), rows.position[at].tolist())
-            return [int(names[sequence][position]) for sequence, position in pairs]
-
-        known = np.flatnonzero(rows.sequence >= 0)
+        names = walk.rollout.tokens.names
+        known = np.flatnonzero(walk.tokens.sequence >= 0)
         # A call may be given padding behind its tokens: such a row is of no token of the sample.
-        every = zip(walk.samples(known).tolist(), named(known))
+        every = zip(walk.samples(known).tolist(), names[known].tolist())
         own, seen = dict(zip(every, known.tolist())), {*compared.tolist()}
-        shared = {*named(compared)}
+        shared = {*names[compared].tolist()}
         behind = {
             (sample, at + 1 - size)
             for sample, (tokens, size) in samples.items()
@@ -298,9 +282,10 @@ class Sampled:
         counts = np.ones(wanted.shape, bool) if rows.mask is None else np.asarray(rows.mask) != 0
         counts &= np.isfinite(wanted)
         found = _logits(walk, counts, of)
-        if found is None or not found.at.size:
+        if found is None:
             return None
-        logits, ids, wanted = found.logits, found.ids, wanted.reshape(-1)[found.at]
+        at, logits, ids = found
+        wanted = wanted.reshape(-1)[at]
         best, width = 1.0, _TEMPERATURES
         for _ in range(3):
             errors = [_error(logits, ids, wanted, t) for t in width]
@@ -345,7 +330,7 @@ def _samples(walk: Walk) -> dict[int, tuple[np.ndarray, int]]:
 
 def _limit(walk: Walk) -> float:
     """Return the mean difference in nats that rounding explains."""
-    lowest = min((p.lowest("root") for p in walk.precision), key=roundoff)
+    lowest = min((side.lowest("root") for side in walk.sides), key=roundoff)
     return max(_LEAST_NATS, _ROUNDINGS * roundoff(lowest))
 
 
@@ -356,21 +341,9 @@ def _error(logits: np.ndarray, ids: np.ndarray, wanted: np.ndarray, temperature:
     return float(np.median(np.abs(scaled[np.arange(len(ids)), ids] - total - wanted)))
 
 
-class _Logits(NamedTuple):
-    """Logits of some of the sampled tokens.
-
-    Attributes:
-        at: int64 [found], places in [samples × tokens].
-        logits: float64 [found, vocabulary].
-        ids: int64 [found], the tokens.
-    """
-
-    at: np.ndarray
-    logits: np.ndarray
-    ids: np.ndarray
-
-
-def _logits(walk: Walk, counts: np.ndarray, of: str = "rollout") -> _Logits | None:
+def _logits(
+    walk: Walk, counts: np.ndarray, of: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """Return a side's logits of sampled tokens, as many as a temperature needs.
 
     None unless elements of them were stored, and its sequences are the samples of
@@ -378,6 +351,10 @@ def _logits(walk: Walk, counts: np.ndarray, of: str = "rollout") -> _Logits | No
 
     Args:
         counts: which tokens count, bool [samples, tokens].
+
+    Returns:
+        int64 [found], places in [samples × tokens]; float64 [found, vocabulary], the logits; int64
+        [found], the tokens.
     """
     sequences = walk.rollout.tokens.sequences
     of_rows = [walk.sample(sequence) for sequence in range(len(sequences))]
@@ -385,7 +362,7 @@ def _logits(walk: Walk, counts: np.ndarray, of: str = "rollout") -> _Logits | No
     shape, samples = counts.shape, _samples(walk)
     source: Source | None = None
     if (name := _logits_of_both(walk)) is not None:
-        source = walk.sources(name)[side is walk.training]
+        source = walk.sources[name][side is walk.training]
     elif (value := side.values.get(Name("root", 0, "output", "0"))) is not None:
         source = Source(side, value)  # what it returns, where no logits were compared
     if source is None or len(shape) != 2 or shape[0] != len(samples) or max(of_rows) >= shape[0]:
@@ -404,7 +381,7 @@ def _logits(walk: Walk, counts: np.ndarray, of: str = "rollout") -> _Logits | No
     for number in source.calls:
         try:
             rows = source.rows(number)
-        except (ArrayFileError, NotAligned):
+        except NotAligned:
             return None
         if wanted is None:  # as many tokens that count as may be held, through all samples
             known_places = np.flatnonzero(counts)
@@ -428,4 +405,4 @@ def _logits(walk: Walk, counts: np.ndarray, of: str = "rollout") -> _Logits | No
         return None
     logits = np.stack([values for values, _ in found.values()])
     ids = np.array([token for _, token in found.values()])
-    return _Logits(np.array([*found]), logits, ids)
+    return np.array([*found]), logits, ids

@@ -8,15 +8,14 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.pairing.names import Name
+from mindrlhf_msprobe.comparison.pairing.names import Name, around
 from mindrlhf_msprobe.phases import PHASE_TOKENS
 from mindrlhf_msprobe.phases import PHASES as KNOWN
 from mindrlhf_msprobe.sequences.batch import Sample, Sequences
@@ -32,85 +31,61 @@ from mindrlhf_msprobe.sequences.saved import (
     saved_samples,
 )
 from mindrlhf_msprobe.sequences.step_data import StepData
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.arrays.sketches import SketchPlace
+from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry, Record, network_name
+from mindrlhf_msprobe.storage.records import Entry, Record, cell_of_parameter, network_name
 
 _NO_SKETCH = -1
+_NUMBER = "\0"  # in where elements lie: the number of the call, which no other file name has
 _EXTREMES = 128  # that are kept
 
-
-class Form(NamedTuple):
-    """What the records of a value have in common: all of them, or those of some calls.
-
-    Attributes:
-        before, behind: what stands around the number of the call in where elements lie; "" where
-            none were stored.
-        algorithm, block: of the sketch; "" without one.
-    """
-
-    io: str
-    path: str
-    type: str
-    dtype: str | None
-    shape: Shape
-    before: str
-    behind: str
-    algorithm: str
-    block: int
-    sketches: str | None
+#: What records of unlike calls have in common: all but their places, and what is computed of them.
+Kinds = dict[tuple[object, ...], Record]
 
 
 class Value:
     """One value over the calls of a phase: of a cell, the n-th time it runs in a call.
 
-    Attributes:
+    Args and attributes:
         time: when it was known first, on its process's clock.
-        class_name: of its cell.
         entry: the name of the first entry that has it.
         calls: of the network, int64, rising.
     """
 
-    def __init__(self, time: int, class_name: str, entry: str) -> None:
-        self.time, self.class_name, self.entry = time, class_name, entry
+    def __init__(self, time: int, entry: str) -> None:
+        self.time, self.entry = time, entry
         self.calls = array("q")
-        self._forms: list[Form] = []
+        self._kinds: list[Record] = []
         self._numbers = array("q")  # of the entries, which stand in the names of files
         self._norms, self._prints, self._offsets = array("d"), array("q"), array("q")
         #: The largest and smallest elements of its tensors, of the first of them.
         self.extremes = array("d")
-        self._locations: dict[int, str] = {}  # call → where its elements lie, if no form says it
-        self._why: dict[int, tuple[Message | None, Message | None]] = {}
         self._without_print = False
 
-    def add(self, call: int, number: int, record: Record, forms: dict[Form, Form]) -> None:
+    def add(self, call: int, number: int, record: Record, kinds: Kinds) -> None:
         """Add what was recorded in a call; calls come in their order.
 
         Args:
             number: of the entry among those of its cell.
-            forms: of all values; equal ones are kept once.
+            kinds: of all values; equal ones are kept once.
         """
         if self.calls and self.calls[-1] >= call:
             return
-        leaf, at = record.leaf, record.location or ""
+        leaf, sketch = record.leaf, record.leaf.sketch
         shown = f".{number}.{record.io}.{record.path}"
-        before, named, behind = at.rpartition(shown)
-        if named:
-            before, behind = f"{before}.", f"{shown[len(str(number)) + 1 :]}{behind}"
-        elif at:
-            behind, self._locations[call] = "", at
-        sketch = leaf.sketch
-        form = Form(
-            *(record.io, record.path, leaf.type, leaf.dtype, leaf.shape or ()),
-            *(before, behind),
-            *(("", 0) if sketch is None else (sketch.algorithm, sketch.block)),
-            record.sketches,
-        )
-        self._forms.append(forms.setdefault(form, form))
+        before, named, behind = (record.location or "").rpartition(shown)
+        location = f"{before}.{_NUMBER}{shown.removeprefix(f'.{number}')}{behind}"
+        where = location if named else record.location
+        what = leaf.type, leaf.dtype, leaf.shape, str(leaf.why)
+        of_sketch = None if sketch is None else (sketch.algorithm, sketch.block, str(sketch.why))
+        key = record.io, record.path, where, record.sketches, *what, of_sketch
+        if key not in kinds:
+            own = Leaf(leaf.type, leaf.dtype, leaf.shape or (), why=leaf.why, sketch=sketch)
+            kinds[key] = replace(record, leaf=own, location=where, argument="")
+        self._kinds.append(kinds[key])
         self.calls.append(call)
         self._numbers.append(number)
         norm = leaf.norm
@@ -120,17 +95,18 @@ class Value:
         self._prints.append(hash(leaf.fingerprint))
         self._without_print |= leaf.fingerprint is None
         self._offsets.append(_NO_SKETCH if sketch is None else sketch.offset)
-        why = leaf.why, None if sketch is None else sketch.why
-        if any(why):
-            self._why[call] = why
 
-    def form(self, call: int) -> Form:
-        """Return what is known of the record of a call."""
-        return self._forms[self._at(call)]
+    def dtype(self, call: int) -> str:
+        """Return the dtype in a call."""
+        return str(self._kinds[self._at(call)].leaf.dtype)
 
-    def forms(self) -> Iterator[Form]:
-        """Yield what is known of the records, each form once."""
-        yield from dict.fromkeys(self._forms)
+    def shape(self, call: int) -> Shape:
+        """Return the shape in a call."""
+        return self._kinds[self._at(call)].leaf.shape or ()
+
+    def leaves(self) -> list[Leaf]:
+        """Return what its calls have in common, each once."""
+        return [record.leaf for record in {id(record): record for record in self._kinds}.values()]
 
     def norm(self, call: int) -> float:
         """Return the L2 norm of a call's tensor; NaN where it is not known."""
@@ -149,24 +125,18 @@ class Value:
     @cached_property
     def has_elements(self) -> bool:
         """Whether elements were stored in all calls."""
-        return all(
-            form.before or call in self._locations for form, call in zip(self._forms, self.calls)
-        )
+        return all(record.location is not None for record in self._kinds)
 
     def record(self, call: int) -> Record:
         """Return the record of a call, as far as it is needed to read its elements or sketch."""
         at = self._at(call)
-        form, offset = self._forms[at], self._offsets[at]
-        why, of_sketch = self._why.get(call, (None, None))
-        place = None
-        if offset != _NO_SKETCH:
-            place = SketchPlace(form.algorithm, form.block, offset, of_sketch)
-        leaf = Leaf(form.type, form.dtype, form.shape, why=why, sketch=place)
-        location = self._locations.get(call)
-        if form.before:
-            location = f"{form.before}{self._numbers[at]}{form.behind}"
-        name = f"{self.entry.rpartition('.')[0]}.{self._numbers[at]}.{form.io}.{form.path}"
-        return Record(name, form.io, form.path, leaf, location, "", form.sketches)
+        kind, number = self._kinds[at], str(self._numbers[at])
+        leaf = kind.leaf
+        if leaf.sketch is not None:
+            leaf = replace(leaf, sketch=replace(leaf.sketch, offset=self._offsets[at]))
+        location = None if kind.location is None else kind.location.replace(_NUMBER, number)
+        name = f"{self.entry.rpartition('.')[0]}.{number}.{kind.io}.{kind.path}"
+        return replace(kind, name=name, leaf=leaf, location=location)
 
     def layouts(
         self, tokens: PhaseTokens, *, heads: bool = False
@@ -176,10 +146,8 @@ class Value:
         Args:
             heads: [b, h, s, s] are heads of that size, no scores.
         """
-        seen = set()
-        for call, form in zip(self.calls, self._forms):
-            of = tokens.calls[call]
-            seen.add((form.shape, of.batch, of.width))
+        calls = zip((tokens.calls[call] for call in self.calls), self._kinds)
+        seen = {(kind.leaf.shape or (), of.batch, of.width) for of, kind in calls}
         return only_layout(seen, heads=heads)
 
     def _at(self, call: int) -> int:
@@ -202,6 +170,7 @@ class Side:
         is_open: whether it is not known what prompts that were saved as token ids are padded with.
         values: by name, in time.
         parameters: by their names in the network, as they were first recorded.
+        changed: the parameters that were recorded again, and not with the same values.
         updates: call of the network → the parameters that had other values from it on.
         cells: cell → class, in the order of their first calls.
         choices: of operators that choose the largest values, by the cell in which they run: the
@@ -219,6 +188,7 @@ class Side:
     is_open: bool = False
     values: dict[Name, Value] = field(default_factory=dict)
     parameters: dict[str, Record] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
     updates: dict[int, dict[str, Record]] = field(default_factory=dict)
     cells: dict[str, str] = field(default_factory=dict)
     choices: dict[Name, Value] = field(default_factory=dict)
@@ -232,6 +202,25 @@ class Side:
         if of is None or not of.counts_tokens or config is None:
             return 0, math.inf
         return config.token_range_start, config.token_range_end
+
+    @cached_property
+    def inside(self) -> Counter[str]:
+        """How many cells are inside each."""
+        return Counter(outer for cell in self.cells for outer in around(cell))
+
+    def lowest(self, cell: str) -> str:
+        """Return the lowest floating dtype of a cell: its values, parameters and inner cells."""
+        return self._lowest.get(cell, "float32")
+
+    @cached_property
+    def _lowest(self) -> dict[str, str]:
+        values = ((name.cell, value.dtype(value.calls[0])) for name, value in self.values.items())
+        own = ((cell_of_parameter(n), str(r.leaf.dtype)) for n, r in self.parameters.items())
+        found: dict[str, str] = {}
+        for cell, dtype in (*values, *own):
+            for outer in (cell, *around(cell)) if roundoff(dtype) else ():
+                found[outer] = max(found.get(outer, dtype), dtype, key=roundoff)
+        return found
 
     @cached_property
     def keys(self) -> Keys:
@@ -260,7 +249,7 @@ def read_side(
     outermost: list[Entry] = []
     number = -1
     seen: dict[str, int] = {}
-    forms: dict[Form, Form] = {}
+    kinds: Kinds = {}
     try:
         given = given_by_trainer(run.key_data(PHASE_TOKENS, step, rank), phase)
     except (ArrayFileError, ValueError, TypeError, KeyError) as error:
@@ -269,7 +258,7 @@ def read_side(
     for entry in run.each_entry(phase, step, rank):
         if is_operator(entry.name):  # its calls have other numbers, and cells tell enough
             if is_topk(entry.cell) and entry.around and number >= 0:
-                _take_choices(found, entry, number, seen.get(entry.around, 0), forms)
+                _take_choices(found, entry, number, seen.get(entry.around, 0), kinds)
             continue
         if entry.direction != "forward":
             continue
@@ -280,7 +269,7 @@ def read_side(
                 found.aligned_by |= prints_of_ids(entry, what)
         nth = seen[entry.cell] = seen.get(entry.cell, -1) + 1
         found.cells.setdefault(entry.cell, entry.class_name)
-        _take(found, entry, number, nth, forms)
+        _take(found, entry, number, nth, kinds)
     data = StepData.at(run, step, rank)
     known = Sequences(data).pad
     pad = known if known is not None else pad
@@ -308,12 +297,16 @@ def read_parameters(run: Run, phase: str, step: int, rank: int) -> dict[str, Rec
     return found
 
 
-def _take(side: Side, entry: Entry, number: int, nth: int, forms: dict[Form, Form]) -> None:
-    changed = _parameters(side.parameters, entry)
+def _take(side: Side, entry: Entry, number: int, nth: int, kinds: Kinds) -> None:
+    again = _parameters(side.parameters, entry)
+    for parameter, record in again.items():
+        own, first = record.leaf.fingerprint, side.parameters[parameter].leaf.fingerprint
+        if own is None or own != first:
+            side.changed.add(parameter)
     if number < 0:
         return
-    if changed:
-        side.updates.setdefault(number, {}).update(changed)
+    if again:
+        side.updates.setdefault(number, {}).update(again)
     for record in entry.records:
         if record.io not in _IOS or not record.leaf.is_tensor:
             continue
@@ -321,16 +314,16 @@ def _take(side: Side, entry: Entry, number: int, nth: int, forms: dict[Form, For
         time = entry.seq if record.io == "input" or entry.end is None else entry.end
         value = side.values.get(name)
         if value is None:
-            value = side.values[name] = Value(time, entry.class_name, entry.name)
-        value.add(number, entry.call, record, forms)
+            value = side.values[name] = Value(time, entry.name)
+        value.add(number, entry.call, record, kinds)
 
 
-def _take_choices(side: Side, entry: Entry, number: int, nth: int, forms: dict[Form, Form]) -> None:
+def _take_choices(side: Side, entry: Entry, number: int, nth: int, kinds: Kinds) -> None:
     for record in entry.records:
         if record.io == "output" and are_integers(record.leaf.dtype):
             name = Name(entry.around or "root", nth, "output", f"{entry.cell}.{record.path}")
-            value = side.choices.setdefault(name, Value(entry.seq, "", entry.name))
-            value.add(number, entry.call, record, forms)
+            value = side.choices.setdefault(name, Value(entry.seq, entry.name))
+            value.add(number, entry.call, record, kinds)
 
 
 def _parameters(found: dict[str, Record], entry: Entry) -> dict[str, Record]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -29,7 +28,7 @@ from mindrlhf_msprobe.comparison.pairing.mapping import NO_MAPPING, CellMapping
 from mindrlhf_msprobe.comparison.pairing.names import Name, around, match_names
 from mindrlhf_msprobe.findings.mismatch import Stage, Token
 from mindrlhf_msprobe.sequences.matching import coverage, match
-from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
+from mindrlhf_msprobe.storage.arrays.npy import roundoff
 from mindrlhf_msprobe.storage.records import cell_of_parameter
 
 _SHOWN_TOKENS = 8  # of a text, the last one being the token that is meant
@@ -48,6 +47,7 @@ class Walk:
         names_of: makes of a cell of either the name that both have.
         weights: the parameters of both.
         stages: every value that was measured, by its name in the training network.
+        sources: where the rows of each come from, of both networks.
         growth: where error begins in them, and how it grows.
         not_compared: those that both have and that could not be, unless they are one tensor in all
             calls of both; `unmeasured` has where their rows would come from.
@@ -76,14 +76,13 @@ class Walk:
             rollout.parameters, training.parameters, self.names, mapping.fused
         )
         self.not_compared: list[tuple[Name, Message]] = []
-        self.precision = (Precision(rollout), Precision(training))
         self.tokens = rollout.tokens.rows
         self.decode = decode
         numbers = np.array(rollout.tokens.samples or (), np.int64)
         others = np.flatnonzero(numbers < 0)
         numbers[others] = len(rollout.samples) + np.arange(len(others))
         self._samples = numbers if len(numbers) else np.zeros(1, np.int64)
-        self._sources: dict[Name, tuple[Source, Source]] = {}
+        self.sources: dict[Name, tuple[Source, Source]] = {}
         self.named_by: set[Name] = set()
         self.unmeasured: dict[Name, tuple[Source, Source]] = {}
         self._seen: set[int] = set()
@@ -130,7 +129,7 @@ class Walk:
         given = [v for n, v in other.values.items() if (n.cell, n.io) == (cell, "input")]
         if not given:
             return False
-        pair = [*self.sources(name)]
+        pair = [*self.sources[name]]
         pair[1 - side] = Source(other, given[0])
         try:
             aligned = align(name, pair[0], pair[1], self.matched)
@@ -158,11 +157,6 @@ class Walk:
             if pair.adapters.factor is not None or agree:
                 found[pair.rollout] = pair
         return found
-
-    @property
-    def unproved(self) -> list[WeightPair]:
-        """Those of them of which only what their cells return says it."""
-        return [p for p in self.merged.values() if p.adapters and p.adapters.factor is None]
 
     def token(self, row: int, apart: float = 0.0) -> Token:
         """Return what a reader sees of a row of the rollout."""
@@ -212,14 +206,15 @@ class Walk:
 
         Of several samples the first one; None where it is given tokens of prompts alone.
         """
+        tokens = self.tokens
+        rows = np.flatnonzero((tokens.call == call) & (tokens.sequence >= 0))
         last: dict[int, int] = {}
-        for row in np.flatnonzero(
-            (self.tokens.call == call) & (self.tokens.sequence >= 0)
-        ).tolist():
-            sequence = int(self.tokens.sequence[row])
-            last[sequence] = max(int(self.tokens.position[row]), last.get(sequence, 0))
-        places = [at - self._begun_with(sequence, call) for sequence, at in last.items()]
-        return min((place for place in places if place >= 0), default=None)
+        for sequence, position in zip(
+            tokens.sequence[rows].tolist(), tokens.position[rows].tolist()
+        ):
+            last[sequence] = max(position, last.get(sequence, 0))
+        in_responses = (at - self._begun_with(sequence, call) for sequence, at in last.items())
+        return min((place for place in in_responses if place >= 0), default=None)
 
     def _begun_with(self, sequence: int, call: int) -> int:
         """Return the length of the prompt with which a sequence began in the rollout.
@@ -227,15 +222,13 @@ class Walk:
         A rollout without a cache is given all tokens of a response in each call, each as a sequence
         of its own: what the same row of an earlier call began with is the prompt.
         """
-        held = self.rollout.tokens
+        held = self.rollout.tokens.sequences
         rows = self._sequences_of_calls
         row = rows[call].index(sequence)
         found = [self.prompt(sequence)]
         for others in (rows.get(number, []) for number in range(call)):
             size = self.prompt(others[row]) if row < len(others) else 0
-            if size and np.array_equal(
-                held.sequences[others[row]][:size], held.sequences[sequence][:size]
-            ):
+            if size and np.array_equal(held[others[row]][:size], held[sequence][:size]):
                 found.append(size)
         return min(found)
 
@@ -258,12 +251,6 @@ class Walk:
         partners = self.matched.sequences.tolist()
         return mine | {number for number, other in enumerate(partners) if other in theirs}
 
-    @cached_property
-    def aligned(self) -> np.ndarray:
-        """The rows of the rollout that have a partner in the training, int64."""
-        rows = [partner.row for partner in self.matched.partners]
-        return np.flatnonzero(np.concatenate([np.zeros(0, np.int64), *rows]) >= 0)
-
     def is_at_border(self, row: int) -> bool:
         """Return whether a token is the first of a block of a paged cache, behind another one."""
         size, position = self.rollout.tokens.block, int(self.tokens.position[row])
@@ -282,49 +269,45 @@ class Walk:
             1 if each is the training's row of the next position of its sequence, -1 of the one
             before, and so on up to 2; None if they are none of these.
         """
-        mine, theirs = self._sources[name]
-        rows = self.growth.begins_at(name)
+        mine, theirs = self.sources[name]
         if not (mine.has_elements and theirs.has_elements):
             return None
+        rows = self.growth.begins_at(name).tolist()
         return next((by for by in (1, -1, 2, -2) if self._is_shifted(mine, theirs, rows, by)), None)
 
-    def _is_shifted(self, mine: Source, theirs: Source, rows: np.ndarray, by: int) -> bool:
+    def _is_shifted(self, mine: Source, theirs: Source, rows: Sequence[int], by: int) -> bool:
         looked_at = 0
-        for row in rows.tolist():
+        for row in rows:
             partner = int(self.matched.sequences[int(self.tokens.sequence[row])])
             position, number = int(self.tokens.position[row]) + by, int(self.tokens.call[row])
             size = len(self.training.tokens.sequences[partner]) if partner >= 0 else 0
             if not 0 <= position < size:
                 continue
-            # The call and row of the training's token at that position of the same sequence.
-            call, at = (int(of[partner][position]) for of in self.training.tokens.places)
+            # The training's token at that position of the same sequence.
+            tokens = self.training.tokens
+            there = int(tokens.places[tokens.starts[partner] + position])
+            call = int(tokens.rows.call[there]) if there >= 0 else -1
             if call not in theirs.calls:
                 continue
-            there = np.flatnonzero(theirs.rows(call).at == at)
-            own = mine.rows(number)
-            here = np.flatnonzero(own.at == row - self.tokens.starts[number])
-            x, y = own.values[here], theirs.rows(call).values[there]
-            if x.shape != y.shape or not np.allclose(x, y, rtol=1e-4, atol=1e-6):
+            x = mine.row(number, row - int(self.tokens.starts[number]))
+            y = theirs.row(call, there - int(tokens.rows.starts[call]))
+            if x is None or y is None or not np.allclose(x, y, rtol=1e-4, atol=1e-6):
                 return False
             looked_at += 1
             if looked_at == _LOOKED_AT:
                 break
         return looked_at > 0
 
-    def sources(self, name: Name) -> tuple[Source, Source]:
-        """Return where the rows of a value that was measured come from: both networks."""
-        return self._sources[name]
-
     def non_finite(self, name: Name) -> list[str]:
         """Return which sides have NaN or Inf in a value, of rollout and training."""
         found = []
-        for side, source in zip(("rollout", "training"), self._sources[name]):
+        for side, source in zip(("rollout", "training"), self.sources[name]):
             try:
                 whole = source.has_elements
                 rows = (source.rows(n, sketched=not whole).values for n in source.calls)
                 if not all(np.isfinite(values).all() for values in rows):
                     found.append(side)
-            except (ArrayFileError, NotAligned):
+            except NotAligned:
                 continue
             finally:
                 source.close()
@@ -333,14 +316,14 @@ class Walk:
     def shown_dtypes(self, name: Name) -> tuple[str | None, str | None]:
         """Return the lower dtypes that float32 values of both sides are numbers of, or None."""
         found = []
-        for source in self._sources[name]:
+        for source in self.sources[name]:
             try:
                 known = source.calls[-1:]
                 values = source.rows(known[0]).values[:_LOOKED_AT] if known else np.zeros(0)
-            except (ArrayFileError, NotAligned):
+            except NotAligned:
                 # The largest and smallest elements, if they are enough to say that all elements are
                 # numbers of a lower dtype.
-                dtypes = {form.dtype for value in source.values for form in value.forms()}
+                dtypes = {leaf.dtype for value in source.values for leaf in value.leaves()}
                 held = np.array([x for value in source.values for x in value.extremes], np.float64)
                 with np.errstate(over="ignore"):
                     values = np.unique(held[held != 0]).astype(np.float32)
@@ -395,7 +378,7 @@ class Walk:
         finally:
             mine.close()
             theirs.close()
-        self._sources[name] = mine, theirs
+        self.sources[name] = mine, theirs
         prints = theirs.values[0].prints
         made = prints is not None and not prints & self._seen
         self._seen |= prints or set()
@@ -409,7 +392,7 @@ class Walk:
 
         Roundings of n cells one behind the other are independent: √n times that of one.
         """
-        cell, (a, b) = aligned.name.cell, self.precision
+        cell, (a, b) = aligned.name.cell, self.sides
         dtype = min(a.lowest(cell), b.lowest(cell), key=roundoff)
         cells = 1 + max(a.inside[cell], b.inside[cell])
         return explained(dtype, aligned.columns, aligned.distances.sampled) * math.sqrt(cells)
@@ -475,37 +458,6 @@ def _order(of: Fused) -> np.ndarray | None:
     """Return the order of a fused cell's columns; None if it is one other cell as it is."""
     alone = len(of.parts) == 1 and np.array_equal(of.order, np.arange(len(of.order)))
     return None if alone else of.order
-
-
-_EXACT = "float32"
-
-
-class Precision:
-    """The lowest floating dtype of each cell of one side: its parameters and inner cells too.
-
-    Attributes:
-        inside: how many cells are inside each.
-    """
-
-    def __init__(self, side: Side) -> None:
-        self._own: dict[str, str] = {}
-        self.inside = Counter[str]()
-        for name, value in side.values.items():
-            self._note(name.cell, str(value.form(value.calls[0]).dtype))
-        for parameter, record in side.parameters.items():
-            self._note(cell_of_parameter(parameter), str(record.leaf.dtype))
-        for cell in side.cells:
-            self.inside.update(around(cell))
-
-    def _note(self, cell: str, dtype: str) -> None:
-        """Take note of a dtype that a cell computes with."""
-        if roundoff(dtype):
-            for outer in (cell, *around(cell)):
-                self._own[outer] = max(self._own.get(outer, dtype), dtype, key=roundoff)
-
-    def lowest(self, cell: str) -> str:
-        """Return the lowest dtype of a cell and of all inside it."""
-        return self._own.get(cell, _EXACT)
 
 
 def shown_dtype(values: np.ndarray) -> str | None:

@@ -1,30 +1,58 @@
 """Does the rollout network have the parameters of the training network, fused ones included?
 
-Also those that were rounded to a lower dtype on their way, or of which sketches were recorded.
+Also those that were rounded to a lower dtype on their way, or of which sketches were recorded. And
+low-rank adapters (LoRA) beside a weight of one network that the other has merged into its own:
+W' = W + f · B A, where A is [r, inputs] and B [outputs, r], or either is transposed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.mismatch.adapters import Adapters, Merging, outer_name, shape_of
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import distances, explained, sums_in_order
+from mindrlhf_msprobe.comparison.judging.metrics.arrays import Lower, compare_tensors
+from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.mismatch.rows.pairs import explained, sketch_of_rows, sums_in_order
 from mindrlhf_msprobe.comparison.pairing.composed import joined
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import parameter_names_of
 from mindrlhf_msprobe.comparison.pairing.fused import Fused, find_fused, find_reordered, parts_of
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
-from mindrlhf_msprobe.comparison.pairing.names import Names
+from mindrlhf_msprobe.comparison.pairing.names import Names, around
+from mindrlhf_msprobe.findings.mismatch import is_around
 from mindrlhf_msprobe.storage.arrays.npy import ROUNDED, ArrayFileError, rounded, roundoff
-from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, SIGNS, sketch_of
+from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, SIGNS
 from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
 
 _CACHE = "cache"  # part of the name of a parameter that holds keys or values
+
+
+_Shape = tuple[int, ...]
+_Pair = tuple[str, str]
+#: The cell in which PEFT wraps the layer that gets adapters.
+_WRAPPED = ".base_layer"
+#: Times a roundoff, relative to the weight: so far may merging round, and a cast behind it.
+_OF_MERGING, _OF_A_CAST = 8.0, 1.01
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """What one network has beside a weight, and the other has merged into it.
+
+    Attributes:
+        names: of both factors, of each part of the weight that has them.
+        of_training: whether the training network has them; else the rollout network.
+        factor: times what the first product was added; None where no elements say it: then what
+            the cell returns must.
+    """
+
+    names: tuple[str, ...]
+    of_training: bool
+    factor: float | None = None
 
 
 @dataclass(frozen=True)
@@ -170,15 +198,15 @@ def _with_adapters(
     What agrees differs, if adapters were to be merged into it as they were into others.
     """
     found = [replace(pair, adapters=_adapters(pair, fused, left)) for pair in pairs]
-    merged = next((p.adapters for p in found if p.adapters and p.adapters.factor), None)
-    if merged is None or not merged.of_training:
+    held = next((p.adapters for p in found if p.adapters and p.adapters.factor), None)
+    if held is None or not held.of_training:
         return found
+    factor = held.factor or 0.0
     for at, pair in enumerate(found):
         if pair.equal and len(pair.training) == 1:
-            merging = Merging(pair.mine, {pair.training[0]: pair.theirs[0]})
-            lacking = merging.lacks(left[1], merged.factor or 0.0)
-            if lacking is not None:
-                found[at] = replace(pair, equal=False, relative=lacking[1], lacks=lacking[0])
+            lacks = lacking(pair.training[0], pair.theirs[0], left[1], factor)
+            if lacks is not None:
+                found[at] = replace(pair, equal=False, relative=lacks[1], lacks=lacks[0])
     return found
 
 
@@ -190,10 +218,10 @@ def _adapters(pair: WeightPair, fused: Mapping[str, Fused], left: _Left) -> Adap
     of = fused.get(cell_of_parameter(pair.rollout))
     if of is not None:
         turned = of.transposed, of.parts_transposed
-        return Merging(mine, theirs, of.order, turned).by(left[1], of_training=True)
+        return merged(mine, theirs, left[1], of_training=True, order=of.order, turned=turned)
     (other,) = theirs.values()
     tried = (
-        Merging(whole, parts, turned=(is_turned, False)).by(beside, of_training=beside is left[1])
+        merged(whole, parts, beside, of_training=beside is left[1], turned=(is_turned, False))
         for whole, parts, beside in (
             (mine, theirs, left[1]),
             (other, {pair.rollout: mine}, left[0]),
@@ -266,67 +294,21 @@ def _with_names_of(
     return found
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """A weight as rows: those of one record, or of several, one behind the other.
-
-    Attributes:
-        order: which of them each row is; None: as they are.
-        turned: whether columns of a matrix are its rows.
-    """
-
-    records: tuple[Record, ...]
-    order: np.ndarray | None = None
-    turned: bool = False
-
-    @property
-    def dtype(self) -> str | None:
-        """That of the first record."""
-        return self.records[0].leaf.dtype
-
-    @property
-    def are_stored(self) -> bool:
-        """Whether elements were stored, and not sketches or statistics alone."""
-        return all(record.location is not None for record in self.records)
-
-    def read(self, *, sketched: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows, or their sketches; and the fingerprints of these.
-
-        Raises:
-            ArrayFileError: they were not stored, or are fewer than the order has.
-        """
-        if sketched:
-            sketches = [record.sketch() for record in self.records]
-            if not all(sketch.block for sketch in sketches):
-                raise ArrayFileError.saying("unread.no_sketch")
-            rows = np.concatenate([sketch.sums for sketch in sketches])
-            prints = np.concatenate([sketch.fingerprints for sketch in sketches])
-        else:
-            values = joined(self.records, "", turned=self.turned).array()
-            rows = values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1)
-            prints = np.zeros(len(rows))
-        if self.order is None:
-            return rows, prints
-        if int(self.order.max(initial=0)) >= len(rows):
-            raise ArrayFileError.saying("unread.no_sketch")
-        return rows[self.order], prints[self.order]
-
-
 def _plain(name: str, a: Record, b: Record) -> WeightPair:
     prints = a.leaf.fingerprint, b.leaf.fingerprint
     comparable = None not in prints and a.leaf.dtype == b.leaf.dtype
     if comparable and prints[0] == prints[1]:
         return WeightPair(name, (name,), True, 0.0, a, (b,))
-    mine, theirs = _Rows((a,)), _Rows((b,))
-    measured = _measured(mine, theirs)
-    if (measured is None or not measured[0]) and len(a.leaf.shape or ()) == 2:
-        both = measured, _measured(replace(mine, turned=True), theirs)
-        measured = min(filter(None, both), key=lambda m: (not m[0], m[1]), default=None)
-    if measured is None:
+    pair = _judged(name, (name,), a, (b,))
+    if not pair.equal and len(a.leaf.shape or ()) == 2:
+        both = pair, _judged(name, (name,), a, (b,), turned=(True, False))
+        known = [of for of in both if of.relative is not None]
+        pair = min(known, key=lambda of: (not of.equal, of.relative or 0.0), default=pair)
+    if pair.relative is None:
         algorithms = {(of or "").partition(":")[0] for of in prints}
-        known = comparable and len(algorithms) == 1 and a.leaf.shape == b.leaf.shape
-        return WeightPair(name, (name,), False if known else None, None, a, (b,))
-    return WeightPair(name, (name,), *measured[:2], a, (b,), measured[2])
+        known_unequal = comparable and len(algorithms) == 1 and a.leaf.shape == b.leaf.shape
+        return replace(pair, equal=False if known_unequal else None)
+    return pair
 
 
 def _split(
@@ -339,18 +321,14 @@ def _split(
         parts = None if of is None else parts_of(of, name, rollout)
         if of is None or parts is None:
             continue
-        starts = np.cumsum(
-            [0, *((part.leaf.shape or (0,))[-1 if of.parts_transposed else 0] for part in parts)]
-        )
+        sizes = [(part.leaf.shape or (0,))[-1 if of.parts_transposed else 0] for part in parts]
+        starts = np.cumsum([0, *sizes])
         for cell, part, start, end in zip(of.parts, parts, starts, starts[1:]):
             rows = np.flatnonzero((of.order >= start) & (of.order < end))
             rows = rows[np.argsort(of.order[rows])]
-            matrix = len(part.leaf.shape or ()) == 2  # a bias is what it is
             own = f"{cell}.{name.rpartition('.')[2]}"
-            mine = _Rows((part,), turned=matrix and of.parts_transposed)
-            found.append(
-                _judged(own, (name,), mine, _Rows((record,), rows, matrix and of.transposed))
-            )
+            turned = of.parts_transposed, of.transposed
+            found.append(_judged(own, (name,), part, (record,), rows, turned))
     return found
 
 
@@ -362,108 +340,80 @@ def _fused_pair(
     parts = parts_of(fused, name, training)
     if parts is None:
         return WeightPair(name, names, None, None, record, ())
-    matrix = len(record.leaf.shape or ()) == 2
-    mine = _Rows((record,), turned=matrix and fused.transposed)
-    theirs = _Rows(parts, fused.order, matrix and fused.parts_transposed)
-    pair = _judged(name, names, mine, theirs)
-    if pair.equal is None and (extremes := _extremes(record, parts)) is not None:
-        # Largest and smallest elements that are not those of the parts, nor when rounded.
-        own, others = extremes
-        if not any(np.array_equal(own, rounded(others, low)) for low in (None, *ROUNDED)):
-            return replace(pair, equal=False)
+    turned = fused.transposed, fused.parts_transposed
+    pair = _judged(name, names, record, parts, fused.order, turned)
+    # Largest and smallest elements that are not those of the parts, nor when rounded.
+    if pair.equal is None and _extremes_agree(record, parts, (None, *ROUNDED)) == []:
+        return replace(pair, equal=False)
     return pair
 
 
-def _judged(name: str, names: tuple[str, ...], mine: _Rows, theirs: _Rows) -> WeightPair:
-    equal, relative, low = _measured(mine, theirs) or (None, None, None)
-    return WeightPair(name, names, equal, relative, mine.records[0], theirs.records, low)
+def _judged(
+    name: str,
+    names: tuple[str, ...],
+    mine: Record,
+    theirs: Sequence[Record],
+    order: np.ndarray | None = None,
+    turned: tuple[bool, bool] = (False, False),
+) -> WeightPair:
+    """Compare a weight with one that has the rows of others, one behind the other.
 
+    Of two dtypes they are equal where the one is the other rounded to its lower dtype. Nothing is
+    known where neither elements nor sketches were stored, or they have other rows.
 
-def _measured(mine: _Rows, theirs: _Rows) -> tuple[bool, float, str | None] | None:
-    """Return whether weights are equal, row by row, and their relative distance.
-
-    Of two dtypes they are where both are equal when rounded to the lower one.
-
-    Returns:
-        Also the lower dtype that the second one is rounded to, if that is why they differ. None
-        where neither elements nor sketches were stored, or they have other rows.
+    Args:
+        order: which of their rows each row is; None: as they are.
+        turned: whether columns of either side's matrices are its rows; a vector is what it is.
     """
-    low = max(mine.dtype, theirs.dtype, key=roundoff)
-    rounds = roundoff(mine.dtype) != roundoff(theirs.dtype)
-    sketched = not (mine.are_stored and theirs.are_stored)
-    first, others = mine.records[0], theirs.records
-    relative: float | None = None
+    unknown = WeightPair(name, names, None, None, mine, tuple(theirs))
+    own, others = mine.leaf.dtype, theirs[0].leaf.dtype
+    low = max(own, others, key=roundoff)
+    rounds = roundoff(own) != roundoff(others)
+    is_matrix = len(mine.leaf.shape or ()) == 2
+    turned = (turned[0] and is_matrix, turned[1] and is_matrix)
+    every = (mine, *theirs)
     try:
-        if sketched and (mine.turned or theirs.turned):
-            if theirs.order is None:
-                relative = turned_distance(first, others[0])
-            same = relative is not None and rounding_explains(relative)
-        elif sketched and theirs.order is not None and len(first.leaf.shape or ()) == 1:
-            relative = fused_vector_distance(first, others, theirs.order)
-            same = relative == 0
-        else:
-            (own, prints), (rows, of_others) = (x.read(sketched=sketched) for x in (mine, theirs))
-            if own.shape != rows.shape:
-                return None
-            found = distances(own, rows)
-            norm, apart = float(found.norms.sum()), float(found.squared.sum())
-            relative = math.sqrt(apart / norm) if norm else (0.0 if apart == 0 else math.inf)
-            if not sketched:
-                lower = rounded(own, low), rounded(rows, low)
-                same = np.array_equal(*lower, equal_nan=True) if rounds else not found.unequal.any()
-                return same, relative, None if same else rounded_to(own, rows)
-            same = not rounds and np.array_equal(prints, of_others)
+        if all(record.location is not None for record in every):
+            a = joined([mine], name, turned=turned[0])
+            b = joined(theirs, name, turned=turned[1])
+            if order is not None:
+                if int(order.max(initial=0)) >= (b.leaf.shape or (0,))[0]:
+                    return unknown
+                b = joined([b], name, order=order.tolist())
+            if a.leaf.shape != b.leaf.shape:
+                return unknown
+            lowers = [Lower(str(low), low == own)] if rounds else []
+            if own == others == "Float32":
+                lowers = [Lower(dtype, is_of_a=True) for dtype in ROUNDED]
+            found = compare_tensors(a.opened(), b.opened(), Tolerance(), lowers=lowers)
+            same = found.rounded_to is not None if rounds else found.equal
+            is_odd = found.one_sided or found.unlike
+            apart = math.nan if is_odd else found.metrics.euclidean or 0.0
+            relative = _ratio(apart, found.norms[1])
+            to = None if same or rounds else found.rounded_to
+            return replace(unknown, equal=same, relative=relative, rounded=to)
+        by_sums = _by_sketches(mine, theirs, order, turned=any(turned))
     except ArrayFileError:
-        return None
-    if relative is None or (rounds and relative <= roundoff(low)):
-        return None  # sums do not tell rounding from a small difference
-    return same, relative, None if same else rounded_by_extremes(first, others, relative)
-
-
-def rounded_to(values: np.ndarray, others: np.ndarray) -> str | None:
-    """Return the lower dtype to which others are rounded in float32 values; None if to none."""
-    if (values.dtype, others.dtype) != (np.float32, np.float32):
-        return None
-    return next((d for d in ROUNDED if np.array_equal(values, rounded(others, d))), None)
+        return unknown
+    if by_sums is None or (rounds and by_sums[1] <= roundoff(low)):
+        return unknown  # sums do not tell rounding from a small difference
+    same, relative = by_sums[0] and not rounds, by_sums[1]
+    near = [dtype for dtype in ROUNDED if relative <= _OF_ROUNDING * roundoff(dtype)]
+    to = None if same else next(iter(_extremes_agree(mine, theirs, near) or ()), None)
+    return replace(unknown, equal=same, relative=relative, rounded=to)
 
 
 _OF_ROUNDING = 2.0  # times a roundoff: as far apart may rounding alone be, by an estimate
 
 
-def turned_distance(a: Record, b: Record) -> float | None:
-    """Return the relative distance of a matrix from the transposed other one.
+def _by_sketches(
+    mine: Record, theirs: Sequence[Record], order: np.ndarray | None, *, turned: bool
+) -> tuple[bool, float] | None:
+    """Return whether weights are equal by their sketches, and their relative distance.
 
     Sums of 64 columns with signs, added up over 64 rows with the same signs, are those of the
-    transposed matrix, but for the order in which they were added. The distance is estimated from
-    them.
-
-    Returns:
-        None where there are no sums of either.
-
-    Raises:
-        ArrayFileError: one cannot be read.
-    """
-    mine, theirs = _block_sums(a), _block_sums(b)
-    if mine is None or theirs is None or mine.shape != theirs.T.shape:
-        return None
-    norm = b.leaf.norm if isinstance(b.leaf.norm, float) else float(np.linalg.norm(theirs))
-    apart = float(np.linalg.norm(mine - theirs.T))
-    return apart / norm if norm else (0.0 if apart == 0 else math.inf)
-
-
-def rounding_explains(relative: float) -> bool:
-    """Return whether adding in another order explains the distance of transposed sketches."""
-    return relative <= explained("float32", COLUMNS * COLUMNS)
-
-
-def fused_vector_distance(a: Record, parts: Sequence[Record], order: np.ndarray) -> float | None:
-    """Return the relative distance of a bias from others in an order, of float sketches.
-
-    A vector is one row: its sums are those of the others only where whole blocks of 64 elements
-    stand beside each other. Equal sums are a distance of 0.
-
-    Args:
-        order: int64 [elements], which element of the others, one behind the other, each is.
+    transposed matrix, but for the order in which they were added. A vector is one row: its sums are
+    those of others in an order only where whole blocks of 64 elements stand beside each other.
 
     Returns:
         None where the sums do not line up.
@@ -471,63 +421,219 @@ def fused_vector_distance(a: Record, parts: Sequence[Record], order: np.ndarray)
     Raises:
         ArrayFileError: one cannot be read.
     """
-    if any((part.leaf.shape or (1,))[0] % COLUMNS for part in parts):
+    sketches = [sketch_of_rows(record) for record in (mine, *theirs)]
+    if not all(sketch.block for sketch in sketches):
         return None
-    at = sums_in_order(order)
-    sums = []  # of each one axis, float64 [blocks]
-    for record in (a, *parts):
-        sketch = sketch_of(record.array()) if record.leaf.sketch is None else record.sketch()
-        if not sketch.block:
-            raise ArrayFileError.saying("unread.no_sketch")
-        sums.append(sketch.sums[0].astype(np.float64))
-    mine, *others = sums
-    theirs = np.concatenate(others)
-    if at is None or len(at) != len(mine) or int(at.max(initial=0)) >= len(theirs):
+    own, *parts = (sketch.sums.astype(np.float64) for sketch in sketches)
+    if turned:
+        if order is not None:
+            return None
+        signed = (of * np.resize(SIGNS, len(of))[:, None] for of in (own, parts[0]))
+        x, y = (np.add.reduceat(of, np.arange(0, len(of), COLUMNS), axis=0) for of in signed)
+        relative = _relative(x, y.T, theirs[0].leaf.norm)
+        explains = relative is not None and relative <= explained("float32", COLUMNS * COLUMNS)
+        return None if relative is None else (explains, relative)
+    if order is not None and len(mine.leaf.shape or ()) == 1:
+        at = None if any(of.columns % COLUMNS for of in sketches[1:]) else sums_in_order(order)
+        others = np.concatenate(parts, axis=1)
+        if at is None or int(at.max(initial=0)) >= others.shape[1]:
+            return None
+        relative = _relative(own, others[:, at])
+        return None if relative is None else (relative == 0, relative)
+    others = np.concatenate(parts)
+    prints = np.concatenate([sketch.fingerprints for sketch in sketches[1:]])
+    if order is not None:
+        if int(order.max(initial=0)) >= len(others):
+            return None
+        others, prints = others[order], prints[order]
+    relative = _relative(own, others)
+    same = np.array_equal(sketches[0].fingerprints, prints)
+    return None if relative is None else (same, relative)
+
+
+def _relative(own: np.ndarray, others: np.ndarray, norm: object = None) -> float | None:
+    """Return how far sums are from others, relative to the norm of these; None of other shapes."""
+    if own.shape != others.shape:
         return None
-    apart = float(np.linalg.norm(mine - theirs[at]))
-    norm = float(np.linalg.norm(theirs[at]))
+    return _ratio(
+        float(np.linalg.norm(own - others)),
+        norm if isinstance(norm, float) else float(np.linalg.norm(others)),
+    )
+
+
+def _ratio(apart: float, norm: float) -> float:
     return apart / norm if norm else (0.0 if apart == 0 else math.inf)
 
 
-def rounded_by_extremes(a: Record, parts: Sequence[Record], relative: float) -> str | None:
-    """Return the lower dtype to which others are rounded in float32 weights; None if to none.
+def _extremes_agree(
+    mine: Record, theirs: Sequence[Record], dtypes: Iterable[str | None]
+) -> list[str | None] | None:
+    """Return rounded to which dtypes the largest and smallest elements are those of others.
 
     Rounding keeps the order of values: the largest of the rounded ones is the largest one, rounded.
 
     Args:
-        relative: the estimated distance of both.
+        dtypes: some of which to try; None: not rounded.
+
+    Returns:
+        None where these elements of float32 are not known.
     """
-    extremes = _extremes(a, parts)
-    if extremes is None:
-        return None
-    own, others = extremes
-    for dtype in ROUNDED:
-        near = relative <= _OF_ROUNDING * roundoff(dtype)
-        if near and np.array_equal(own, rounded(others, dtype)):
-            return dtype
-    return None
-
-
-def _extremes(a: Record, parts: Sequence[Record]) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the largest and smallest elements of both, float32 [2]; None where not known."""
-    records = (a, *parts)
+    records = (mine, *theirs)
     bounds = [(record.leaf.max, record.leaf.min) for record in records]
     known = all(isinstance(x, float) and math.isfinite(x) for pair in bounds for x in pair)
     if not known or any(record.leaf.dtype != "Float32" for record in records):
         return None
-    others = [max(x for x, _ in bounds[1:]), min(x for _, x in bounds[1:])]
-    return np.array(bounds[0], np.float32), np.array(others, np.float32)
+    others = np.array([max(x for x, _ in bounds[1:]), min(x for _, x in bounds[1:])], np.float32)
+    own = np.array(bounds[0], np.float32)
+    return [dtype for dtype in dtypes if np.array_equal(own, rounded(others, dtype))]
 
 
-def _block_sums(record: Record) -> np.ndarray | None:
-    """Return sums of 64 rows and 64 columns, float64 [row blocks, column blocks]; None: none."""
-    if record.leaf.sketch is None:
-        if record.location is None:
-            raise ArrayFileError.saying("unread.no_sketch")
-        sketch = sketch_of(np.ascontiguousarray(record.array()))
-    else:
-        sketch = record.sketch()
-    if not sketch.block:
+def merged(
+    whole: Record,
+    parts: Mapping[str, Record],
+    others: Mapping[str, Record],
+    *,
+    of_training: bool,
+    order: np.ndarray | None = None,
+    turned: tuple[bool, bool] = (False, False),
+) -> Adapters | None:
+    """Return the adapters that a weight holds, or may where no elements say it; None if none.
+
+    Args:
+        parts: those that it is made of, one behind the other, by name; one, unless it is fused.
+        others: what the network of the parts has, and the other network has not, by name.
+        of_training: whether that is the training network.
+        order: which row of the parts each row of the weight is; None: as they are.
+        turned: whether its columns are its rows; and those of the parts theirs.
+    """
+    fitting = {
+        n: [*_fitting(n, shape_of(part, turned=turned[1]), others)] for n, part in parts.items()
+    }
+    near = tuple(name for pairs in fitting.values() for pair in pairs[:1] for name in pair)
+    if not near:
         return None
-    sums = sketch.sums.astype(np.float64) * np.resize(SIGNS, len(sketch.sums))[:, None]
-    return np.add.reduceat(sums, np.arange(0, len(sums), COLUMNS), axis=0)
+    stored = (whole, *parts.values(), *(others[name] for name in near))
+    if any(record.location is None for record in stored):
+        return Adapters(near, of_training)
+    held: list[tuple[_Pair, float]] = []
+    try:
+        own = _values(whole, turned=turned[0])
+        if order is not None:
+            own = own[np.argsort(order)]
+        read = {n: _values(part, turned=turned[1]) for n, part in parts.items()}
+        pieces = np.split(own, np.cumsum([len(part) for part in read.values()])[:-1])
+        for (name, part), piece in zip(read.items(), pieces):
+            added = piece - part
+            lowest = max(roundoff(record.leaf.dtype) for record in (whole, parts[name]))
+            rounding = max(_OF_MERGING * roundoff("float32"), _OF_A_CAST * lowest)
+            allowed = rounding * float(np.linalg.norm(part))
+            if (pair := _of_adapters(added, fitting[name], others, allowed)) is not None:
+                held.append(pair)
+            elif not np.linalg.norm(added) <= allowed:
+                return None  # it has more than its part, and that is something else
+    except ArrayFileError:
+        return Adapters(near, of_training)
+    if not held:
+        return None
+    return Adapters(tuple(n for pair, _ in held for n in pair), of_training, held[0][1])
+
+
+def lacking(
+    name: str, part: Record, others: Mapping[str, Record], factor: float
+) -> tuple[_Pair, float] | None:
+    """Return the adapters of a weight's cell that nothing holds, and how large their product is.
+
+    None where there are none in its own cell or inside it, or they add nothing.
+
+    Args:
+        others: as of `merged`.
+        factor: times what the products of other weights were added.
+
+    Returns:
+        their names, and the norm of what they add relative to that of the weight.
+    """
+    cell = cell_of_parameter(outer_name(name))
+    own = {
+        other: record
+        for other, record in others.items()
+        if cell == cell_of_parameter(other) or is_around(cell, cell_of_parameter(other))
+    }
+    try:
+        size = float(np.linalg.norm(_values(part)))
+        for pair in _fitting(name, shape_of(part), own):
+            x, y = (_values(own[of]) for of in pair)
+            for both in _products(x, y, shape_of(part)):
+                added = abs(factor) * float(np.linalg.norm(both))
+                return (pair, added / size) if added and size else None
+    except ArrayFileError:
+        pass
+    return None
+
+
+def _of_adapters(
+    added: np.ndarray, pairs: Sequence[_Pair], others: Mapping[str, Record], allowed: float
+) -> tuple[_Pair, float] | None:
+    """Return the adapters whose product was added to a weight, and times what; None if none was.
+
+    Raises:
+        ArrayFileError: they cannot be read.
+    """
+    for pair in pairs if added.any() else ():
+        x, y = (_values(others[of]) for of in pair)
+        for both in _products(x, y, added.shape):
+            squared = np.vdot(both, both)
+            factor = float(np.vdot(both, added) / squared) if squared else 0.0
+            if np.linalg.norm(added - factor * both) <= allowed:
+                return pair, factor
+    return None
+
+
+def shape_of(record: Record, *, turned: bool = False) -> _Shape:
+    """Return the shape of a weight, with outputs before inputs: it is `turned` where it has not."""
+    return (record.leaf.shape or ())[:: -1 if turned else 1]
+
+
+def outer_name(parameter: str) -> str:
+    """Return the name that a parameter would have if no adapters wrapped its layer.
+
+    `q_proj.base_layer.weight` is `q_proj.weight`.
+    """
+    cell, _, own = parameter.rpartition(".")
+    return network_name(cell.removesuffix(_WRAPPED), own)
+
+
+def _values(record: Record, *, turned: bool = False) -> np.ndarray:
+    values = np.asarray(record.array(), np.float64)
+    return values.T if turned else values
+
+
+def _fitting(name: str, shape: _Shape, others: Mapping[str, Record]) -> Iterator[_Pair]:
+    """Yield matrices of a weight's cell, inside it or beside it, whose product has its shape."""
+    cell = cell_of_parameter(outer_name(name))
+    near = {
+        other: own
+        for other, record in others.items()
+        if len(own := record.leaf.shape or ()) == 2
+        and (
+            (near_cell := cell_of_parameter(other)) == cell
+            or is_around(cell, near_cell)
+            or around(cell)[:1] == around(near_cell)[:1]
+        )
+    }
+    for pair in permutations(near, 2):
+        if len(shape) == 2 and [*_oriented(near[pair[0]], near[pair[1]], shape)]:
+            yield pair
+
+
+def _oriented(x: _Shape, y: _Shape, shape: _Shape) -> Iterator[tuple[bool, bool]]:
+    """Yield whether two matrices are transposed to multiply to a shape, with a rank below it."""
+    for of_x, of_y in product((False, True), repeat=2):
+        (rows, rank), (also, columns) = x[:: -1 if of_x else 1], y[:: -1 if of_y else 1]
+        if rank == also < min(shape) and (rows, columns) == shape:
+            yield of_x, of_y
+
+
+def _products(x: np.ndarray, y: np.ndarray, shape: _Shape) -> Iterator[np.ndarray]:
+    for turned in _oriented(x.shape, y.shape, shape):
+        a, b = (of.T if t else of for of, t in zip((x, y), turned))
+        yield a @ b

@@ -8,14 +8,14 @@ standard deviation.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.rules import rule
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
+from mindrlhf_msprobe.comparison.judging.moves import swapped
 from mindrlhf_msprobe.comparison.verdict.first_difference import FirstDifference, of_entries, part
 from mindrlhf_msprobe.findings import Change
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
@@ -220,10 +220,6 @@ class _Table:
         return float(f"{self.base:.4g}")
 
 
-_NEARLY_EQUAL = 1e-5  # relative, of norms that two tools summed
-_MOST_OF_A_PARAMETER = 1 << 26
-
-
 @rule(part("parameters"))
 def of_another_cell(first: FirstDifference) -> Change | None:
     """Return that a parameter of A is, in B, that of another cell, or the other way round.
@@ -240,51 +236,13 @@ def of_another_cell(first: FirstDifference) -> Change | None:
         if finding is not None and other.a is not None and other.b is not None
         if _named(other.a) != _named(pair.a)
     )
-    return in_another_place(pair.a, pair.b, others)
-
-
-def in_another_place(
-    a: Record, b: Record, others: Iterable[tuple[Record, Record, str, str]]
-) -> Change | None:
-    """Return that a parameter of A is, in B, another one, or the other way round.
-
-    What A holds at the other place, too, did not come there.
-
-    Args:
-        others: further parameters of A and B, and the names of these.
-    """
-    places: dict[str, str] = {}
-    for of_a, of_b, name_a, name_b in others:
-        if "b" not in places and _is_one(a, of_b) and not _is_one(a, of_a):
-            places["b"] = name_b
-        if "a" not in places and _is_one(b, of_a):
-            places["a"] = name_a
-    return Change("elsewhere", {"a": places.get("a"), "b": places.get("b")}) if places else None
+    return swapped(pair.a, pair.b, others)
 
 
 def _named(record: Record) -> str:
     """Return its own name, also where it was put at the place of another framework's."""
     entry, _, path = record.name.rpartition(f".{record.io}.")
     return f"{cell_name(entry)}.{path}"
-
-
-def _is_one(a: Record, b: Record) -> bool:
-    """Return whether two records are one tensor: by elements, else by statistics."""
-    x, y = a.leaf, b.leaf
-    if x.shape != y.shape or x.dtype != y.dtype:
-        return False
-    if not all(map(is_finite, (x.max, x.min, x.norm, y.max, y.min, y.norm))) or x.max == x.min:
-        return False  # one number everywhere tells nothing
-    if (x.max, x.min) != (y.max, y.min) or abs(x.norm - y.norm) > _NEARLY_EQUAL * abs(x.norm):
-        return False
-    if x.fingerprint is not None and y.fingerprint is not None:
-        return x.fingerprint == y.fingerprint
-    if a.location is None or b.location is None or np.prod(x.shape or ()) > _MOST_OF_A_PARAMETER:
-        return True
-    try:
-        return np.array_equal(a.array(), b.array())
-    except (ArrayFileError, OSError, ValueError):
-        return False
 
 
 _MOST_EPSILON = 0.05  # of the deviation

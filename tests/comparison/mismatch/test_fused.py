@@ -7,11 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.mismatch.weights import (
-    compare_weights,
-    rounding_explains,
-    turned_distance,
-)
+from mindrlhf_msprobe.comparison.mismatch.weights import compare_weights
 from mindrlhf_msprobe.comparison.pairing.fused import find_fused
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved, load_cells
 from mindrlhf_msprobe.comparison.pairing.names import Names, name_rule
@@ -25,39 +21,49 @@ INPUTS = 10
 
 
 @pytest.fixture
-def stored(tmp_path):
-    """Return what makes records of arrays, by their names in the network."""
+def records(tmp_path):
+    """Return what makes records of arrays, by their names in the network, each in a new file."""
 
-    def records(**arrays):
+    def made(write, leaf_of, arrays):
         found = {}
         for name, array in arrays.items():
             name = name.replace("__", ".")
-            file = tmp_path / f"{len([*tmp_path.iterdir()])}.npy"
-            save_npy(file, array)
-            leaf = Leaf("mindspore.Tensor", dtype_name(array.dtype), array.shape)
-            found[name] = Record(name, "parameters", "weight", leaf, str(file))
+            file = tmp_path / str(len([*tmp_path.iterdir()]))
+            leaf, where = leaf_of(array), write(file, array)
+            found[name] = Record(name, "parameters", "weight", leaf, **where)
         return found
 
-    return records
+    return made
 
 
 @pytest.fixture
-def sketched(tmp_path):
-    """Return what makes records of sketches alone, by their names in the network."""
+def stored(records):
+    """Return what makes records of whole arrays."""
 
-    def records(**arrays):
-        found = {}
-        for name, array in arrays.items():
-            name = name.replace("__", ".")
-            file = tmp_path / f"{len([*tmp_path.iterdir()])}.sketches"
-            file.write_bytes(HEAD + bytes_of(array).tobytes())
-            place = SketchPlace(ALGORITHM, COLUMNS, len(HEAD))
-            extremes = {"max": float(array.max()), "min": float(array.min())}
-            leaf = Leaf("mindspore.Tensor", "Float32", array.shape, **extremes, sketch=place)
-            found[name] = Record(name, "parameters", "weight", leaf, sketches=str(file))
-        return found
+    def write(file, array):
+        save_npy(file.with_suffix(".npy"), array)
+        return {"location": f"{file}.npy"}
 
-    return records
+    def leaf(array):
+        return Leaf("mindspore.Tensor", dtype_name(array.dtype), array.shape)
+
+    return lambda **arrays: records(write, leaf, arrays)
+
+
+@pytest.fixture
+def sketched(records):
+    """Return what makes records of sketches alone."""
+
+    def write(file, array):
+        file.write_bytes(HEAD + bytes_of(array).tobytes())
+        return {"sketches": str(file)}
+
+    def leaf(array):
+        extremes = {"max": float(array.max()), "min": float(array.min())}
+        sketch = SketchPlace(ALGORITHM, COLUMNS, len(HEAD))
+        return Leaf("mindspore.Tensor", "Float32", array.shape, **extremes, sketch=sketch)
+
+    return lambda **arrays: records(write, leaf, arrays)
 
 
 def parts(draw, count, groups):
@@ -302,14 +308,15 @@ def test_a_fused_weight_of_the_training_alone_is_compared_with_each_part(stored,
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (100, 40), (200, 130)])
-def test_sketches_of_a_transposed_weight_are_compared(stored, shape):
+def test_sketches_of_a_transposed_weight_are_compared(stored, sketched, shape):
     """By sums of 64 rows and columns; how far another one is apart is estimated from them."""
     values = np.random.default_rng(5).standard_normal(shape).astype(np.float32)
-    records = stored(a=np.ascontiguousarray(values.T), b=values, c=values * np.float32(1.1))
-    assert rounding_explains(turned_distance(records["a"], records["b"]))
-    apart = turned_distance(records["a"], records["c"])
-    assert not rounding_explains(apart)
-    assert 0.01 < apart < 0.3
+    turned = sketched(a=np.ascontiguousarray(values.T))
+    for made in (sketched, stored):  # a sketch is made of elements where the other side has one
+        assert compare_weights(turned, made(a=values), Names()).pairs[0].equal
+        (pair,) = compare_weights(turned, made(a=values * np.float32(1.1)), Names()).pairs
+        assert pair.equal is False
+        assert 0.01 < pair.relative < 0.3
 
 
 def test_of_two_layouts_the_nearer_one_is_measured(stored):
@@ -377,3 +384,23 @@ def test_sketches_of_the_bias_of_a_fused_projection_are_compared(
     turned = compare_weights(training, sketched(fused__weight=weight, fused__bias=bias), Names())
     of_biases = {pair.equal for pair in turned.pairs if pair.rollout.endswith("bias")}
     assert of_biases == {equal}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_of_a_fused_weight_that_both_have_in_another_order_are_the_same(stored, seed):
+    """By head in one, queries, keys and values one behind the other in the other."""
+    draw = random.Random(seed)
+    groups, size = draw.choice([2, 4]), draw.choice([2, 3])
+    sizes = [groups * size * draw.choice([1, 2]), groups * size, groups * size]
+    whole = np.random.default_rng(seed).normal(size=(sum(sizes), 6)).astype(np.float32)
+    order = interleaved(sizes, groups)
+    cells = [f"self_attention__{cell}__weight" for cell in ("linear_qkv", "linear_proj")]
+    sides = (stored(**dict.fromkeys(cells, rows)) for rows in (whole[order], whole))
+    weights = compare_weights(*sides, Names())
+    # Of a weight that is not fused, rows in another order are an error.
+    assert {pair.rollout: pair.equal for pair in weights.pairs} == {
+        "self_attention.linear_qkv.weight": True,
+        "self_attention.linear_proj.weight": False,
+    }
+    fused = weights.fused["self_attention.linear_qkv"]
+    assert np.array_equal(whole[fused.order], whole[order])

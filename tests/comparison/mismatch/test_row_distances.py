@@ -88,6 +88,6 @@ def test_of_each_record_few_bytes_are_kept(tmp_path):
     assert side.values
     for value in side.values.values():
         assert len(value.calls) == 20
-        assert len([*value.forms()]) == 1
-        assert value.record(19).array().shape == value.form(19).shape
+        assert len(value.leaves()) == 1
+        assert value.record(19).array().shape == value.shape(19)
         assert ".forward.19." in value.record(19).location

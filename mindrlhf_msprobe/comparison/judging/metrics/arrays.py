@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -224,13 +224,13 @@ def compare_tensors(
     b: Expression,
     tolerance: Tolerance,
     threads: Threads = ALONE,
-    lower: Lower | None = None,
+    lowers: Sequence[Lower] = (),
 ) -> ArrayComparison:
     """Compare two tensors of one shape, as compare_arrays does; of large ones little is in memory.
 
     Args:
         a, b: opened.
-        lower: to which dtype one side may have been rounded, if that is to be found, too.
+        lowers: to which dtypes one side may have been rounded, if that is to be found, too.
 
     Raises:
         TypeError, ValueError: as compare_arrays does; or what reading the tensors raises.
@@ -242,25 +242,25 @@ def compare_tensors(
         if size <= SPAN or in_order is None:
             threads.told(size)
             compared = compare_arrays(*arrays, tolerance)
-            if lower is not None:
+            if lowers:
                 x, y = (np.ascontiguousarray(array).reshape(-1) for array in arrays)
-                compared.rounded_to = lower.dtype if lower.rounds(x, y) else None
+                compared.rounded_to = next((low.dtype for low in lowers if low.rounds(x, y)), None)
             return compared
         a, b = map(InMemory, in_order)
     check_comparable(np.empty(0, a.numpy_dtype), np.empty(0, b.numpy_dtype))
 
-    def of_span(start: int, stop: int) -> tuple[Sums, bool]:
+    def of_span(start: int, stop: int) -> tuple[Sums, list[bool]]:
         x, y = a.read(start, stop), b.read(start, stop)
-        is_rounded = lower is not None and lower.rounds(x, y)
-        found = sum_part(x, y, start, tolerance), is_rounded
+        found = sum_part(x, y, start, tolerance), [low.rounds(x, y) for low in lowers]
         a.give_back()
         b.give_back()
         return found
 
     found = [*threads.in_order(of_span, size, mapped=arrays is not None)]
     compared = summed([sums for sums, _ in found], size, tolerance)
-    if lower is not None and all(is_rounded for _, is_rounded in found):
-        compared.rounded_to = lower.dtype
+    for number, low in enumerate(lowers):
+        if compared.rounded_to is None and all(rounds[number] for _, rounds in found):
+            compared.rounded_to = low.dtype
     return compared if arrays is None else in_row_major_order(compared, *arrays)
 
 
@@ -292,11 +292,11 @@ _FLOATING = {BFLOAT16: 16, "Float16": 16, "Float32": 32, "Float64": 64}  # and t
 
 @dataclass(frozen=True)
 class Lower:
-    """A dtype of 16 bits that one of two tensors has, where the other one has more.
+    """A dtype to which one of two tensors may have been rounded.
 
     Attributes:
         dtype: by MindSpore's name.
-        is_of_a: whether A has it, and not B.
+        is_of_a: whether A was, and not B.
     """
 
     dtype: str
@@ -304,20 +304,20 @@ class Lower:
 
     @classmethod
     def of(cls, a: str | None, b: str | None) -> Lower | None:
-        """Return the lower one of two dtypes; None where neither is."""
+        """Return the one of 16 bits of two dtypes, where the other one has more; else None."""
         bits = {name: _FLOATING.get(name or "", 0) for name in (a, b)}
         low, high = min(bits, key=lambda n: bits[n]), max(bits, key=lambda n: bits[n])
         return cls(low, a == low) if low is not None and bits[low] == 16 < bits[high] else None
 
     def rounds(self, a: np.ndarray, b: np.ndarray) -> bool:
-        """Return whether elements of A and of B are equal once they are rounded to it."""
+        """Return whether the elements of the one are those of the other, rounded to it."""
         high, low = (b, a) if self.is_of_a else (a, b)
         for at in range(0, high.size, BLOCK):
             u, v = high[at : at + BLOCK], low[at : at + BLOCK]
             plain = u.dtype == v.dtype == np.float32 and self.dtype == BFLOAT16
             if plain and _same_bfloat16(u, v):
                 continue
-            if not np.array_equal(rounded(u, self.dtype), rounded(v, self.dtype), equal_nan=True):
+            if not np.array_equal(rounded(u, self.dtype), v, equal_nan=True):
                 return False
         return True
 

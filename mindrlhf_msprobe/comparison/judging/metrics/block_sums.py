@@ -35,7 +35,7 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
 
 
 class Float32Sums(ctypes.Structure):
-    """What the library computes of two blocks, as `float32_sums` in _float32.c lays it out."""
+    """What the library computes of two blocks, as _float32.c lays it out."""
 
     _fields_ = (
         ("equal", ctypes.c_int64),
@@ -71,26 +71,6 @@ def _load() -> Any:
 #: The library's function, or None.
 FUNCTION = _load()
 _SHARES = (ctypes.c_double * len(SHARES))(*SHARES)
-
-
-def float32_sums(
-    a: np.ndarray, b: np.ndarray, tolerance: tuple[float, float] | None
-) -> Float32Sums | None:
-    """Compare two float32 arrays of one length; None where the library cannot.
-
-    It was not built, or the arrays do not begin at a multiple of their element's size.
-
-    Args:
-        a, b: contiguous, in native byte order.
-        tolerance: rtol and atol; the library says `outside` where a distance exceeds
-            rtol · max(|a|, |b|) + atol, all of it rounded to float32. None: it does not look.
-    """
-    if FUNCTION is None or not (a.flags.aligned and b.flags.aligned):
-        return None
-    sums = Float32Sums()
-    looks, (rtol, atol) = tolerance is not None, tolerance or (0.0, 0.0)
-    FUNCTION(a.ctypes.data, b.ctypes.data, a.size, _SHARES, looks, rtol, atol, ctypes.byref(sums))
-    return sums
 
 
 _WIDER = {FLOAT32: FLOAT64, FLOAT64: WIDEST}
@@ -141,12 +121,18 @@ def add_floats(sums: Sums, start: int, a: Array, b: Array) -> None:
 def add_compiled(sums: Sums, start: int, a: Array, b: Array) -> bool:
     """Add two contiguous 1-d float32 arrays by the compiled library; False where it cannot.
 
-    That is where there is no library, an element is not finite, a distance is too close to the
-    tolerance for float32, or its range does not do.
+    That is where there is no library, the arrays do not begin at a multiple of their element's
+    size, an element is not finite, a distance is too close to the tolerance for float32, or its
+    range does not do.
     """
+    if FUNCTION is None or not (a.flags.aligned and b.flags.aligned):
+        return False
+    # It says `outside` where a distance exceeds rtol · max(|a|, |b|) + atol, rounded to float32.
     by_tolerance = not sums.tolerance.bitwise and sums.within_tolerance
-    found = float32_sums(a, b, sums.surely_within if by_tolerance else None)
-    if found is None or found.non_finite or found.outside:
+    rtol, atol = sums.surely_within if by_tolerance else (0.0, 0.0)
+    found, at = Float32Sums(), (a.ctypes.data, b.ctypes.data, a.size)
+    FUNCTION(*at, _SHARES, by_tolerance, rtol, atol, ctypes.byref(found))
+    if found.non_finite or found.outside:
         return False
     if not (in_range(found.aa, a) and in_range(found.bb, b)):
         return False

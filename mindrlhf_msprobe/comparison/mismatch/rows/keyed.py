@@ -8,7 +8,7 @@ what does not.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cached_property
 
@@ -24,6 +24,7 @@ from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     blocks,
     distances,
     joined,
+    same_tokens,
 )
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.pairing.names import Name
@@ -44,20 +45,9 @@ class Columns(Enum):
     EITHER = "either"  # features, or keys: nothing decides it
 
 
-@dataclass(frozen=True)
-class LetsIn:
-    """In how many rows a mask of either side lets in or hides what the other does not.
-
-    Attributes:
-        padding, later, others: rows in which more columns of padding, of later tokens of the same
-            sequence, of other samples are let in by the rollout, and by the training.
-        hidden: rows in which tokens before are hidden by the rollout alone, and by the training.
-    """
-
-    padding: tuple[int, int] = (0, 0)
-    later: tuple[int, int] = (0, 0)
-    others: tuple[int, int] = (0, 0)
-    hidden: tuple[int, int] = (0, 0)
+#: In how many rows the mask of the rollout, and that of the training, lets in more columns of
+#: padding, of later tokens of the same sequence, of others' samples; and hides more tokens before.
+LetsIn = Mapping[str, tuple[int, int]]
 
 
 class _Keyed:
@@ -66,19 +56,25 @@ class _Keyed:
     def __init__(self, source: Source) -> None:
         self.side: Side = source.side
         (self._value,) = source.values
-        self.calls = [*self._value.calls]
+        self.every = [*self._value.calls]
+        self._queries: dict[int, Queries] = {}
         self._open: OrderedDict[int, np.ndarray] = OrderedDict()
 
     @property
     def widths(self) -> set[int]:
         """The lengths of the last axis."""
-        return {(form.shape or (0,))[-1] for form in self._value.forms()}
+        return {(leaf.shape or (0,))[-1] for leaf in self._value.leaves()}
 
     @cached_property
     def forms(self) -> dict[int, KeyShape]:
         """The shape of each call whose columns are known, in their order."""
-        found = {number: self.form(number) for number in self.calls}
+        found = {number: self.form(number) for number in self.every}
         return {number: form for number, form in found.items() if form is not None}
+
+    @property
+    def calls(self) -> list[int]:
+        """The calls whose columns are known."""
+        return [*self.forms]
 
     @property
     def has_keys(self) -> bool:
@@ -86,13 +82,13 @@ class _Keyed:
 
         One that is as long in all calls, and known in some only, is no axis of keys.
         """
-        if not self.forms or not all(map(self._form, self.calls)):
+        if not self.forms or not all(map(self._form, self.every)):
             return False
-        return len(self.widths) > 1 or len(self.forms) == len(self.calls)
+        return len(self.widths) > 1 or len(self.forms) == len(self.every)
 
     def shape(self, number: int) -> tuple[int, ...]:
         """Return the shape in a call."""
-        return self._value.form(number).shape
+        return self._value.shape(number)
 
     def _form(self, number: int) -> KeyShape | None:
         call = self.side.tokens.calls[number]
@@ -118,10 +114,16 @@ class _Keyed:
         return self._open[number]
 
     def queries(self, number: int) -> Queries:
-        """Return the rows of a call."""
-        found = self.side.keys.queries(number, self.forms[number][-1])
-        assert found is not None
-        return found
+        """Return the rows of a call; those of the last one are kept."""
+        if number not in self._queries:
+            found = self.side.keys.queries(number, self.forms[number][-1])
+            assert found is not None
+            self._queries = {number: found}
+        return self._queries[number]
+
+    def at(self, number: int) -> np.ndarray:
+        """Return which rows of a call's token ids there are, int64 [rows]."""
+        return self.queries(number).rows
 
 
 def columns_of(rollout: Source, training: Source) -> Columns | None:
@@ -137,7 +139,7 @@ def columns_of(rollout: Source, training: Source) -> Columns | None:
     if len(widths) > 1:
         return Columns.KEYS if mine.has_keys and theirs.has_keys else None
     sides = mine, theirs
-    if all(side.form(n) for side in sides for n in side.calls):
+    if all(side.form(n) for side in sides for n in side.every):
         try:  # values may be those of a mask, or of scores behind one
             masks = [_is_mask(side) for side in sides]
             if all(masks) or (not any(masks) and all(map(_is_causal, sides))):
@@ -145,7 +147,7 @@ def columns_of(rollout: Source, training: Source) -> Columns | None:
         except ArrayFileError:
             pass
     # [b, h, s, s], where s may be keys or the size of a head.
-    shapes = ((s.shape(n), s.side.tokens.calls[n].width) for s in sides for n in s.calls)
+    shapes = ((s.shape(n), s.side.tokens.calls[n].width) for s in sides for n in s.every)
     if not any(len(shape) == 4 and shape[-1] == shape[-2] == wide for shape, wide in shapes):
         return None
     (columns,) = widths
@@ -153,21 +155,19 @@ def columns_of(rollout: Source, training: Source) -> Columns | None:
     longer = any(
         int(side.side.tokens.calls[number].position.max(initial=-1)) + 1 > columns
         for side in (mine, theirs)
-        for number in side.calls
+        for number in side.every
     )
     return Columns.FEATURES if longer else Columns.EITHER
 
 
 def _is_mask(side: _Keyed) -> bool:
     """Return whether all values are such that let a token in or hide it."""
-    return all(_lets_or_hides(side.values(number)) for number in side.forms)
-
-
-def _lets_or_hides(values: np.ndarray) -> bool:
-    if values.dtype == bool:
-        return True
-    first = values[0, 0, :1]
-    return all(bool(((v == 0) | (v == 1) | (v <= _FAR)).all()) for v in (first, values))
+    for number in side.forms:
+        values = side.values(number)
+        for some in (values[0, 0, :1], values) if values.dtype != bool else ():
+            if not ((some == 0) | (some == 1) | (some <= _FAR)).all():
+                return False
+    return True
 
 
 def _is_causal(side: _Keyed) -> bool:
@@ -209,22 +209,22 @@ def align_keys(
         columns = 0
         unsure: set[str] = set()
         starts = rollout.side.tokens.rows.starts
-        for number, queries, other, partners in _pairs(mine, theirs, matched):
+        for number, queries, other, partners in _blocks_of_both(mine, theirs, matched):
             tokens.append(starts[number] + queries.rows)
             dtypes.add((rollout.dtype(number), training.dtype(other)))
             columns = max(columns, queries.columns.shape[1])
             rows = _Rows(mine, number, queries), _Rows(theirs, other, partners)
             if lets_in[0] is None or lets_in[1] is None:
                 found.append(_of_scores(*rows))
-            else:
-                of_both = rows[0].mask(lets_in[0]), rows[1].mask(lets_in[1])
-                found.append(_of_masks(*of_both, counts))
-                if any(mask.unsure for mask in of_both):
-                    unsure.add("packed_mask")
-                for one, another in (of_both, of_both[::-1]):
-                    # One leaves to something beside it what the other says itself.
-                    if bool((one.leaves_padding & ~another.sees_padding).any()):
-                        unsure.add("shared_mask")
+                continue
+            of_both = rows[0].mask(lets_in[0]), rows[1].mask(lets_in[1])
+            found.append(_of_masks(*of_both, counts))
+            if any(mask.unsure for mask in of_both):
+                unsure.add("packed_mask")
+            for one, another in (of_both, of_both[::-1]):
+                # One leaves to something beside it what the other says itself.
+                if bool((one.leaves_padding & ~another.sees_padding).any()):
+                    unsure.add("shared_mask")
     except ArrayFileError:
         raise NotAligned(message("mismatch.keys_not_stored")) from None
     if not sum(map(len, tokens)):
@@ -233,32 +233,19 @@ def align_keys(
     if unsure and not aligned.distances.unequal.any():
         raise NotAligned(message(f"mismatch.{min(unsure)}"))
     kinds = ("padding", "later", "others", "hidden")
-    lets = LetsIn(*((counts[kind, 0], counts[kind, 1]) for kind in kinds))
-    return aligned, lets if masks[0] else None
+    lets_in_more = {kind: (counts[kind, 0], counts[kind, 1]) for kind in kinds}
+    return aligned, lets_in_more if masks[0] else None
 
 
-def _pairs(
+def _blocks_of_both(
     mine: _Keyed, theirs: _Keyed, matched: Matched
 ) -> Iterator[tuple[int, Queries, int, Queries]]:
     """Yield rows of both sides that are the same tokens, block by block."""
-    known: dict[int, tuple[Queries, np.ndarray]] = {}
-    for number in mine.forms:
-        partner, queries = matched.partners[number], mine.queries(number)
-        for other in np.unique(partner.call[queries.rows]).tolist():
-            if other not in theirs.forms:
-                continue
-            if other not in known:
-                there = theirs.queries(other)
-                place = np.full(theirs.side.tokens.calls[other].sequence.size, -1, np.int64)
-                place[there.rows] = np.arange(len(there.rows))
-                known = {other: (there, place)}
-            there, place = known[other]
-            at = np.flatnonzero(partner.call[queries.rows] == other)
-            wanted = place[partner.row[queries.rows[at]]]
-            at, wanted = at[wanted >= 0], wanted[wanted >= 0]
-            size = max(_width(mine, number), _width(theirs, other))
-            for block in blocks(len(at), size):
-                yield number, queries.take(at[block]), other, there.take(wanted[block])
+    for number, at, other, wanted in same_tokens(mine, theirs, matched):
+        size = max(_width(mine, number), _width(theirs, other))
+        for block in blocks(len(at), size):
+            queries = mine.queries(number).take(at[block])
+            yield number, queries, other, theirs.queries(other).take(wanted[block])
 
 
 def _width(side: _Keyed, number: int) -> int:

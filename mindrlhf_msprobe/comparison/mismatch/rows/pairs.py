@@ -9,7 +9,7 @@ import ctypes
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -19,14 +19,15 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.sequences.layouts import Layout, rows_of_tokens
-from mindrlhf_msprobe.sequences.matching import Matched, Partner
+from mindrlhf_msprobe.sequences.matching import Matched
 from mindrlhf_msprobe.storage.arrays.npy import (
     BFLOAT16,
     UNIT_ROUNDOFF,
     ArrayFileError,
     float32_to_bfloat16_bits,
 )
-from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, sketch_of
+from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, Sketch, sketch_of
+from mindrlhf_msprobe.storage.records import Record
 
 #: Rows are taken together up to as many bytes.
 BLOCK = 4 << 20
@@ -81,7 +82,12 @@ def distances(
     found = Distances(np.empty(count), np.empty(count), np.empty(count, bool))
     plain = (x.dtype == np.float32 and x.flags.c_contiguous and x.flags.aligned for x in (a, b))
     if _COMPILED is not None and all(plain):
-        _measure_compiled(a, b, at_a, at_b, found)
+        at_a, at_b = (np.ascontiguousarray(at, np.int64) for at in (at_a, at_b))
+        inputs = [array.ctypes.data for array in (a, b, at_a, at_b)]
+        outputs = [array.ctypes.data for array in (found.squared, found.norms, found.unequal)]
+        measured = _COMPILED(*inputs, len(a), len(b), count, a.shape[1], *outputs)
+        if measured < count:
+            raise IndexError(int(at_a[measured]), int(at_b[measured]))
         return found
     for block in blocks(count, a.shape[1] * 8):
         x, y = _floating(a[at_a[block]]), _floating(b[at_b[block]])
@@ -132,17 +138,6 @@ def _load() -> Any:
 
 
 _COMPILED = _load()
-
-
-def _measure_compiled(
-    a: np.ndarray, b: np.ndarray, at_a: np.ndarray, at_b: np.ndarray, found: Distances
-) -> None:
-    at_a, at_b = (np.ascontiguousarray(at, np.int64) for at in (at_a, at_b))
-    inputs = [array.ctypes.data for array in (a, b, at_a, at_b)]
-    outputs = [array.ctypes.data for array in (found.squared, found.norms, found.unequal)]
-    measured = _COMPILED(*inputs, len(a), len(b), len(at_a), a.shape[1], *outputs)
-    if measured < len(at_a):
-        raise IndexError(int(at_a[measured]), int(at_b[measured]))
 
 
 def _floating(values: np.ndarray) -> np.ndarray:
@@ -249,7 +244,7 @@ class Source:
         self._layouts = [value.layouts(self.side.tokens, heads=True) for value in self.values]
 
     @cached_property
-    def calls(self) -> list[int]:
+    def calls(self) -> Sequence[int]:
         """The calls of which the rows of all parts are known."""
         known = [
             {call for call in value.calls if self._layout(at, call) is not None}
@@ -259,7 +254,7 @@ class Source:
 
     def _layout(self, part: int, number: int) -> Layout | None:
         """Return how the axes of a part stand in a call; None where nothing decides it."""
-        call, shape = self.side.tokens.calls[number], self.values[part].form(number).shape
+        call, shape = self.side.tokens.calls[number], self.values[part].shape(number)
         return self._layouts[part].get((shape, call.batch, call.width))
 
     @property
@@ -269,7 +264,7 @@ class Source:
 
     def dtype(self, number: int) -> str:
         """Return the dtype in a call."""
-        return str(self.values[0].form(number).dtype)
+        return self.values[0].dtype(number)
 
     def typical(self, number: int) -> float:
         """Return the mean squared norm of a token's row in a call; NaN where it is not known."""
@@ -283,39 +278,32 @@ class Source:
             sketched: by their sketches, also where elements were stored.
 
         Raises:
-            ArrayFileError: they were not stored, or cannot be read.
-            NotAligned: the parts cannot be put beside each other.
+            NotAligned: they were not stored, cannot be read, or be put beside each other.
         """
         key = number, sketched
         if key not in self._open:
-            parts = [self._part(at, number, sketched) for at in range(len(self.values))]
+            try:
+                parts = [self._part(at, number, sketched) for at in range(len(self.values))]
+            except ArrayFileError as error:
+                raise NotAligned(error.said) from None
             self._open[key] = parts[0] if self._order is None else self._beside(parts, sketched)
             if len(self._open) > _OPEN:
                 self._open.popitem(last=False)
         return self._open[key]
 
+    def at(self, number: int) -> np.ndarray:
+        """Return which rows of a call's token ids there are, int64 [rows]."""
+        return self.rows(number, sketched=not self.has_elements).at
+
+    def row(self, number: int, at: int) -> np.ndarray | None:
+        """Return the elements of a row of a call's token ids; None where there is no such row."""
+        rows = self.rows(number)
+        (there,) = np.nonzero(rows.at == at)
+        return rows.values[there[0]] if len(there) else None
+
     def close(self) -> None:
         """Let go what is open; it is opened again when it is wanted."""
         self._open.clear()
-
-    def found(
-        self, number: int, at: np.ndarray, wanted: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows of another side, and where the rows of a call that belong to them stand.
-
-        Args:
-            at: int64 [rows], of the other side.
-            wanted: int64 [rows], rows of the call's token ids; those that are not there are left
-                out.
-        """
-        there = self.rows(number, sketched=not self.has_elements).at
-        size = self.side.tokens.calls[number].sequence.size
-        if len(there) == size:
-            return at, wanted
-        places = np.full(size, -1, np.int64)
-        places[there] = np.arange(len(there))
-        kept = places[wanted] >= 0
-        return at[kept], places[wanted[kept]]
 
     def _part(self, part: int, number: int, sketched: bool) -> Rows:
         call, layout = self.side.tokens.calls[number], self._layout(part, number)
@@ -323,14 +311,7 @@ class Source:
         record = self.values[part].record(number)
         if not sketched:
             return Rows(*rows_of_tokens(record.array(), layout, call))
-        shape = record.leaf.shape or ()
-        if record.leaf.sketch is not None:
-            made = record.sketch()
-        else:  # of stored elements, as recording makes it
-            elements = np.ascontiguousarray(record.array())
-            bfloat16 = record.leaf.dtype == BFLOAT16
-            elements = float32_to_bfloat16_bits(elements) if bfloat16 else elements
-            made = sketch_of(elements, bfloat16=bfloat16)
+        shape, made = record.leaf.shape or (), sketch_of_rows(record)
         if not (made.block and made.sums.size):
             raise NotAligned(message("mismatch.no_sums"))
         values, at = rows_of_tokens(made.sums.reshape(*shape[:-1], -1), layout, call)
@@ -338,11 +319,14 @@ class Source:
         return Rows(values, at, prints)
 
     def _beside(self, parts: Sequence[Rows], sketched: bool) -> Rows:
-        """Return the columns of several values in the order of the fused one."""
+        """Return the columns of several values in the order of the fused one.
+
+        Sums line up only where whole blocks of columns stand beside each other.
+        """
         order = self._order
         assert order is not None
         values = np.concatenate([part.values for part in parts], axis=1)
-        if sketched:  # sums line up only where whole blocks of columns stand beside each other
+        if sketched:
             whole = all(value_columns(value) % COLUMNS == 0 for value in self.values)
             sums = sums_in_order(order) if whole else None
             if sums is None or int(sums.max(initial=-1)) >= values.shape[1]:
@@ -351,6 +335,20 @@ class Source:
         if values.shape[1] != len(order):
             raise NotAligned(message("mismatch.no_layout"))
         return Rows(values[:, order], parts[0].at)
+
+
+def sketch_of_rows(record: Record) -> Sketch:
+    """Return a record's sketch; of stored elements without one, as recording makes it.
+
+    Raises:
+        ArrayFileError: there is neither, or it cannot be read.
+    """
+    if record.leaf.sketch is not None or record.location is None:
+        return record.sketch()
+    elements = np.ascontiguousarray(record.array())
+    bfloat16 = record.leaf.dtype == BFLOAT16
+    elements = float32_to_bfloat16_bits(elements) if bfloat16 else elements
+    return sketch_of(elements, bfloat16=bfloat16)
 
 
 def sums_in_order(order: np.ndarray) -> np.ndarray | None:
@@ -368,7 +366,7 @@ def sums_in_order(order: np.ndarray) -> np.ndarray | None:
 
 def value_columns(value: Value) -> int:
     """Return the length of a value's last axis."""
-    return max((form.shape or (0,))[-1] for form in value.forms())
+    return max((leaf.shape or (0,))[-1] for leaf in value.leaves())
 
 
 def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Aligned:
@@ -385,26 +383,23 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
     tokens: list[np.ndarray] = []
     dtypes: set[tuple[str, str]] = set()
     columns = 0
-    try:
-        for number, mine, other, partner, rows in row_pairs(
-            rollout, training, matched, sketched=sketched
-        ):
-            widths = [side.values.shape[1] for side in (mine, partner)]
-            if columns not in (0, widths[0]) or widths[0] != widths[1]:
-                said = message("mismatch.columns", rollout=widths[0], training=widths[1])
-                raise NotAligned(said)
-            for side in (mine, partner):
-                if side.values.dtype.kind not in "fbiu":
-                    raise NotAligned(message("mismatch.kind", dtype=str(side.values.dtype)))
-            columns = widths[0]
-            if mine.prints is None or partner.prints is None:
-                found.append(distances(mine.values, partner.values, rows))
-            else:  # of sketches, relative to the norm that statistics know
-                found.append(sketch_distances(mine, partner, training.typical(other), rows))
-            tokens.append(starts[number] + mine.at[rows[0]])
-            dtypes.add((rollout.dtype(number), training.dtype(other)))
-    except ArrayFileError as error:
-        raise NotAligned(error.said) from None
+    for number, mine, other, partner, rows in row_pairs(
+        rollout, training, matched, sketched=sketched
+    ):
+        widths = [side.values.shape[1] for side in (mine, partner)]
+        if columns not in (0, widths[0]) or widths[0] != widths[1]:
+            said = message("mismatch.columns", rollout=widths[0], training=widths[1])
+            raise NotAligned(said)
+        for side in (mine, partner):
+            if side.values.dtype.kind not in "fbiu":
+                raise NotAligned(message("mismatch.kind", dtype=str(side.values.dtype)))
+        columns = widths[0]
+        if mine.prints is None or partner.prints is None:
+            found.append(distances(mine.values, partner.values, rows))
+        else:  # of sketches, relative to the norm that statistics know
+            found.append(sketch_distances(mine, partner, training.typical(other), rows))
+        tokens.append(starts[number] + mine.at[rows[0]])
+        dtypes.add((rollout.dtype(number), training.dtype(other)))
     if not sum(map(len, tokens)):
         raise NotAligned(message("mismatch.no_rows"))
     columns = sum(map(value_columns, rollout.values)) if sketched else columns
@@ -421,18 +416,45 @@ def row_pairs(
         each: which of the first, and which of the second.
 
     Raises:
-        ArrayFileError, NotAligned: as `Source.rows`.
+        NotAligned: as `Source.rows`.
     """
-    theirs = {*training.calls}
+    for number, at, other, wanted in same_tokens(rollout, training, matched):
+        both = rollout.rows(number, sketched=sketched), training.rows(other, sketched=sketched)
+        yield number, both[0], other, both[1], (at, wanted)
+
+
+class _HasRows(Protocol):
+    """What has rows of the token ids of some calls; `at` says which of a call."""
+
+    side: Side
+
+    @property
+    def calls(self) -> Sequence[int]: ...
+
+    def at(self, number: int) -> np.ndarray: ...
+
+
+def same_tokens(
+    rollout: _HasRows, training: _HasRows, matched: Matched
+) -> Iterator[tuple[int, np.ndarray, int, np.ndarray]]:
+    """Yield which rows of two calls are the same tokens: number and rows, of rollout and training.
+
+    The rows are int64 [any], numbers of those that either has.
+    """
+    starts, theirs, known = rollout.side.tokens.rows.starts, training.side.tokens, {*training.calls}
     for number in rollout.calls:
-        mine = rollout.rows(number, sketched=sketched)
-        partner = matched.partners[number]
-        if len(mine.at) != len(partner.row):
-            partner = Partner(partner.call[mine.at], partner.row[mine.at])
-        for other, at, wanted in partner.by_call:
-            if other in theirs:
-                rows = training.found(other, at, wanted)
-                yield number, mine, other, training.rows(other, sketched=sketched), rows
+        partners = matched.partners[starts[number] + rollout.at(number)]
+        own = np.flatnonzero(partners >= 0)
+        calls = theirs.rows.call[partners[own]]
+        for other in np.unique(calls).tolist():
+            if other not in known:
+                continue
+            there = training.at(other)
+            places = np.full(theirs.calls[other].sequence.size, -1, np.int64)
+            places[there] = np.arange(len(there))
+            at = own[calls == other]
+            wanted = places[partners[at] - theirs.rows.starts[other]]
+            yield number, at[wanted >= 0], other, wanted[wanted >= 0]
 
 
 def joined(found: Sequence[Distances]) -> Distances:
@@ -458,23 +480,24 @@ def numbers_that_explain(
         rollout, training: a value with one whole number for each token.
         apart: int64 [any], rows of the rollout that part.
     """
-    found: dict[int, tuple[int, int]] = {}
-    starts = rollout.side.tokens.rows.starts
+    of_rows = []  # of each side, and whether it is known
     try:
-        theirs = {number: _numbers(training, number) for number in training.values[0].calls}
-        for number in rollout.values[0].calls:
-            mine = _numbers(rollout, number)
-            for other, at, wanted in matched.partners[number].by_call:
-                if other in theirs:
-                    pairs = zip(mine[at].tolist(), theirs[other][wanted].tolist())
-                    found |= zip((starts[number] + at).tolist(), pairs)
+        for source in (rollout, training):
+            rows = source.side.tokens.rows
+            numbers, known = np.zeros(rows.count, np.int64), np.zeros(rows.count, bool)
+            for number in source.values[0].calls:
+                of_call = slice(rows.starts[number], rows.starts[number + 1])
+                numbers[of_call], known[of_call] = _numbers(source, number), True
+            of_rows.append((numbers, known))
     except (ArrayFileError, NotAligned):
         return None
-    differ = {row for row, (x, y) in found.items() if x != y}
-    if not differ or differ != {*apart.tolist()}:
+    (mine, known), (theirs, known_there) = of_rows
+    both, partners = matched.aligned, matched.partners
+    both = both[known[both] & known_there[partners[both]]]
+    differ = both[mine[both] != theirs[partners[both]]]
+    if not len(differ) or not np.array_equal(differ, np.unique(apart)):
         return None
-    row = min(differ)
-    return row, *found[row]
+    return int(differ[0]), int(mine[differ[0]]), int(theirs[partners[differ[0]]])
 
 
 def _numbers(source: Source, number: int) -> np.ndarray:
