@@ -426,17 +426,16 @@ def check_runs(
         RunError, ConfigError, UsageError: as for `check_run`.
         OutputError: the workbook cannot be written.
     """
-    from mindrlhf_msprobe.checks.check import check_opened, prepared
+    from mindrlhf_msprobe.checks.check import check_opened
 
-    with_rules = prepared(rules, extra)
     opened, others = [*map(_opened, runs)], [*map(_opened, healthy)]
     if output_path is None:
-        return check_opened(opened, with_rules, others, progress)
+        return check_opened(opened, rules, extra, others, progress)
     from mindrlhf_msprobe.report.checks import check_files
     from mindrlhf_msprobe.storage.outputs import refuse, write_all
 
     refuse(*check_files(output_path, opened), runs=[run.path for run in (*opened, *others)])
-    results = check_opened(opened, with_rules, others, progress)
+    results = check_opened(opened, rules, extra, others, progress)
     files = check_files(output_path, opened, results)
     write_all(*files, runs=[run.path for run in opened])
     return results

@@ -13,7 +13,6 @@ from mindrlhf_msprobe.checks.loading import Setting, all_rules, settings_of
 from mindrlhf_msprobe.checks.next_config import next_recording
 from mindrlhf_msprobe.checks.rule import HEALTHY, Findings, Found, Need, Rule, nested
 from mindrlhf_msprobe.checks.views import Step, place_of, steps
-from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, as_message, message
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings.comparison import Stopped
@@ -355,47 +354,24 @@ def _parts_of(layout: Layout) -> set[str]:
 _Settings = str | Path | Mapping[Any, Any]
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """The rules that are followed.
-
-    Attributes:
-        rules: those that could be loaded.
-        broken: those that could not, and why.
-        settings: name of a rule → whether it is off, and its thresholds.
-    """
-
-    rules: list[Rule]
-    broken: list[NotChecked]
-    settings: Mapping[str, Setting]
-
-
-def prepared(rules: _Settings | None = None, extra: Iterable[Any] = ()) -> Prepared:
-    """Return the rules of a rule file, or of its content, and further ones.
-
-    Raises:
-        ConfigError: the rule file is wrong.
-        UsageError: one of `extra` is no rule.
-    """
-    known, broken = all_rules(extra)
-    return Prepared(known, broken, {} if rules is None else settings_of(rules, known))
-
-
 def check_opened(
     runs: Sequence[Run],
-    prepared: Prepared,
-    healthy: Sequence[Run] = (),
-    progress: Callable[[int, int], None] | None = None,
+    rules: _Settings | None,
+    extra: Iterable[Any],
+    healthy: Sequence[Run],
+    progress: Callable[[int, int], None] | None,
 ) -> CheckResults:
     """Check runs that were opened, each by itself; see `mindrlhf_msprobe.check_runs`."""
+    known, broken = all_rules(extra)
+    settings = {} if rules is None else settings_of(rules, known)
     if not runs:
         raise UsageError.saying("checks.no_run")
     results = []
     for run in runs:
-        checking, total = Checking(run, prepared.rules, prepared.settings, healthy), len(run.steps)
+        checking, total = Checking(run, known, settings, healthy), len(run.steps)
         for step in steps(run):
             checking.feed(step)
             if progress is not None:
                 progress(checking.steps, total)
-        results.append(checking.finish(prepared.broken))
+        results.append(checking.finish(broken))
     return CheckResults(tuple(results))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.common.printable import printable, printable_json, printable_lines
 from mindrlhf_msprobe.errors import RunError
@@ -15,11 +15,7 @@ from mindrlhf_msprobe.report.answer import Answer, Lines, as_text
 from mindrlhf_msprobe.report.terminal import fitted
 
 if TYPE_CHECKING:
-    from mindrlhf_msprobe.common.message import Message
-    from mindrlhf_msprobe.findings import Comparison
-    from mindrlhf_msprobe.findings.health import CheckResult
-    from mindrlhf_msprobe.findings.mismatch import Mismatches
-    from mindrlhf_msprobe.findings.proof import Proof
+    from mindrlhf_msprobe.storage.outputs import Output
 
 
 def complain(command: str, message: object, *, lines: bool = False) -> list[str]:
@@ -54,77 +50,75 @@ def runs_of(arguments: argparse.Namespace) -> list[str]:
     return [path for path in paths if path is not None]
 
 
-def refuse_markdown(file: str, runs: Iterable[str]) -> None:
-    """Refuse a file for the answer that cannot be written, before anything is read.
+def refuse_files(markdown: str | None, html: str | None, runs: Sequence[str]) -> None:
+    """Refuse an answer's Markdown, or its page, that cannot be written, before anything is read.
 
     Raises:
-        RunError: it is not what this tool wrote, or lies inside a run.
+        UsageError: what writes a page is not installed.
+        RunError: a file is not what this tool wrote, or lies inside a run.
     """
-    from mindrlhf_msprobe.report.markdown import is_markdown
-    from mindrlhf_msprobe.storage.outputs import Output, refuse
+    from mindrlhf_msprobe.storage.outputs import refuse
 
-    refuse(Output(Path(file), is_markdown), runs=runs)
+    files = [] if markdown is None else [_markdown_at(markdown)]
+    refuse(*files, *([] if html is None else [_page_at(html)]), runs=runs)
 
 
-def write_markdown(lines: Lines, file: str) -> None:
+def write_markdown(file: str, lines: Lines, runs: Sequence[str]) -> None:
     """Write an answer as Markdown.
 
     Raises:
         RunError: it cannot be written there.
     """
-    from mindrlhf_msprobe.report.markdown import as_markdown, is_markdown
-    from mindrlhf_msprobe.storage.outputs import Output, write_all
+    from mindrlhf_msprobe.storage.outputs import write_all
 
-    text = as_markdown(lines).encode()
-    write_all(Output(Path(file), is_markdown, lambda part: part.write_bytes(text)))
+    write_all(_markdown_at(file, lines), runs=runs)
 
 
-def refuse_page(file: str, runs: Sequence[str]) -> None:
-    """Refuse a page that cannot be written, before anything is read.
+def write_page(file: str, page: Callable[[], Mapping[str, Any]], runs: Sequence[str]) -> int:
+    """Write the page of what was found; return its size in bytes.
+
+    Args:
+        page: makes what it shows: its `runs`, by their paths, what else a `Shown` has, and the
+            `tokenizer` that decodes tokens.
 
     Raises:
-        UsageError: jinja2 or bokeh is not installed.
-        RunError: the file is a directory, something else than a page, or lies inside a run.
+        RunError: the file cannot be written.
     """
-    from mindrlhf_msprobe.report.page.page import is_page, require_libraries
-    from mindrlhf_msprobe.storage.outputs import Output, refuse
+    from mindrlhf_msprobe.storage.outputs import write_all
+
+    (path,) = write_all(_page_at(file, page), runs=runs)
+    return path.stat().st_size
+
+
+def _markdown_at(file: str, lines: Lines = ()) -> Output:
+    from mindrlhf_msprobe.report.markdown import as_markdown, is_markdown
+    from mindrlhf_msprobe.storage.outputs import Output
+
+    def write(part: Path) -> None:
+        part.write_bytes(as_markdown(lines).encode())
+
+    return Output(Path(file), is_markdown, write)
+
+
+def _page_at(file: str, page: Callable[[], Mapping[str, Any]] = dict) -> Output:
+    from mindrlhf_msprobe.comparison.judging.status import load_decoder
+    from mindrlhf_msprobe.report.page.page import Shown, is_page, require_libraries, write_page
+    from mindrlhf_msprobe.storage.outputs import Output
+    from mindrlhf_msprobe.storage.reading.reader import open_run
 
     require_libraries()
     path = Path(file)
     if "\0" in file or not path.name or path.is_dir():
         raise RunError.saying("report.no_file", file=file)
-    refuse(Output(path, is_page), runs=runs)
 
+    def write(part: Path) -> None:
+        shown = {"tokenizer": None, **page()}
+        tokenizer, runs = shown.pop("tokenizer"), shown.pop("runs")
+        decode = None if tokenizer is None else load_decoder(tokenizer)
+        opened = tuple(open_run(run) for run in dict.fromkeys(runs))
+        write_page(Shown(opened, decode=decode, **shown), part)
 
-def write_page(
-    file: str,
-    runs: Sequence[str],
-    comparison: Comparison | None = None,
-    checks: Sequence[CheckResult] = (),
-    tokenizer: str | None = None,
-    mismatches: Sequence[Mismatches | Message] = (),
-    proof: Proof | None = None,
-) -> int:
-    """Write the page of what was found; return its size in bytes.
-
-    Args:
-        runs: the paths of A, and of B if it is another run.
-        mismatches: training against inference of each run, or why there is nothing of it.
-        proof: what experiments proved of the comparison.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
-    from mindrlhf_msprobe.comparison.judging.status import load_decoder
-    from mindrlhf_msprobe.report.page.page import Shown, is_page, write_page
-    from mindrlhf_msprobe.storage.outputs import Output, written
-    from mindrlhf_msprobe.storage.reading.reader import open_run
-
-    decode = None if tokenizer is None else load_decoder(tokenizer)
-    opened = tuple(open_run(run) for run in dict.fromkeys(runs))
-    shown = Shown(opened, comparison, tuple(checks), decode, tuple(mismatches), proof)
-    with written(Output(Path(file), is_page), runs=runs) as (part,):
-        return write_page(shown, part)
+    return Output(path, is_page, write)
 
 
 def close_stdout() -> None:

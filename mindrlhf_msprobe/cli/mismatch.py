@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
+from dataclasses import replace
 
-from mindrlhf_msprobe.cli.parsing import Command, Commands, collect_rarely, two_of, unexpected
+from mindrlhf_msprobe.cli.parsing import Command, Commands, two_of, unexpected
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.report.answer import Answer
-from mindrlhf_msprobe.report.messages import say
 
 
 def add_parser(commands: Commands) -> None:
@@ -26,35 +26,28 @@ def add_parser(commands: Commands) -> None:
 
 
 def _mismatch(arguments: argparse.Namespace) -> Answer:
-    collect_rarely()
-
     from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
-    from mindrlhf_msprobe.report.mismatch import FILES, lines_of, write_mismatch
-    from mindrlhf_msprobe.storage.outputs import refuse
+    from mindrlhf_msprobe.report.mismatch import FILES, answer_of
 
     runs: list[str] = arguments.runs
     if len(runs) > 2:
         raise UsageError.saying("mismatch.one_or_two_runs", runs=", ".join(runs))
-    if arguments.output_path is not None:
-        refuse(*FILES.outputs(arguments.output_path), runs=runs)
     steps = [text.strip() for given in arguments.step for text in given.split(",")]
     for text in steps:
         if not re.fullmatch("[0-9]{1,9}", text):
             raise unexpected("--step", text, "mismatch.a_step")
-    found = find_mismatch(
-        runs[0],
-        runs[1] if len(runs) == 2 else None,
-        steps=[*map(int, steps)] or None,
-        phases=two_of("--phases", arguments.phases, "cli.two_names") or PHASES,
-        mapping=arguments.mapping,
-        tokenizer=arguments.tokenizer,
-        exact=arguments.exact,
-    )
-    written = []
-    if arguments.output_path is not None:
-        files = ", ".join(map(str, write_mismatch(found, arguments.output_path)))
-        written.append(say("console.written", files=files))
-    page = {"runs": runs[:1], "tokenizer": arguments.tokenizer, "mismatches": [found]}
-    return Answer(
-        found.exit_code, lambda: [*lines_of(found), *written], found.to_json, page=lambda: page
-    )
+
+    def find() -> Answer:
+        found = find_mismatch(
+            runs[0],
+            runs[1] if len(runs) == 2 else None,
+            steps=[*map(int, steps)] or None,
+            phases=two_of("--phases", arguments.phases, "cli.two_names") or PHASES,
+            mapping=arguments.mapping,
+            tokenizer=arguments.tokenizer,
+            exact=arguments.exact,
+        )
+        page = {"runs": runs[:1], "tokenizer": arguments.tokenizer, "mismatches": (found,)}
+        return replace(answer_of(found), page=lambda: page)
+
+    return FILES.answer(arguments.output_path, runs, find)

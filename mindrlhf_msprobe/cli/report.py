@@ -6,14 +6,8 @@ import argparse
 import time
 from typing import TYPE_CHECKING
 
-from mindrlhf_msprobe.cli.answering import refuse_page, write_page
-from mindrlhf_msprobe.cli.parsing import (
-    Command,
-    Commands,
-    add_tolerance,
-    collect_rarely,
-    tolerances_of,
-)
+from mindrlhf_msprobe.cli.answering import refuse_files, write_page
+from mindrlhf_msprobe.cli.parsing import Command, Commands, add_tolerance, tolerances_of
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
@@ -36,8 +30,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> Answer:
-    collect_rarely()
-
     from mindrlhf_msprobe.api import check_runs, compare_runs
     from mindrlhf_msprobe.report.checks import run_headline
     from mindrlhf_msprobe.report.comparison import headline
@@ -47,7 +39,7 @@ def _report(arguments: argparse.Namespace) -> Answer:
     if len(runs) > 2:
         raise UsageError.saying("report.one_or_two_runs", runs=", ".join(runs))
     began = time.perf_counter()
-    refuse_page(file, runs)
+    refuse_files(None, file, runs)
     comparison = None
     if len(runs) == 2:
         with progress_bar(say("console.comparing"), say("console.unit_records")) as advance:
@@ -64,7 +56,8 @@ def _report(arguments: argparse.Namespace) -> Answer:
             runs, rules=arguments.rules, healthy=arguments.healthy, progress=advance
         )
     mismatches = [mismatch_of(run, tokenizer) for run in dict.fromkeys(runs)]
-    size = write_page(file, runs, comparison, checks.runs, tokenizer, mismatches)
+    shown = {"runs": runs, "comparison": comparison, "checks": checks.runs, "tokenizer": tokenizer}
+    size = write_page(file, lambda: {**shown, "mismatches": tuple(mismatches)}, runs)
     if comparison is not None:
         code, lines = comparison.verdict.status.exit_code, headline(comparison.verdict)
     else:

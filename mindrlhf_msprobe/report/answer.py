@@ -12,7 +12,10 @@ from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.terminal import padded, width_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mindrlhf_msprobe.report.sheets import Sheet
+    from mindrlhf_msprobe.storage.outputs import Output
 
 _T = TypeVar("_T")
 
@@ -110,6 +113,8 @@ class Answer:
         content: makes what programs read, plain JSON values.
         tables: makes the sheets of its workbook.
         page: makes what its page shows, by the names of a page's parts.
+        beside: makes further files beside its workbook, given their directory: a folder in it, by
+            which they are named, and what is in there.
     """
 
     code: int
@@ -117,6 +122,7 @@ class Answer:
     content: Callable[[], Any]
     tables: Callable[[], Sequence[Sheet]] = tuple
     page: Callable[[], Mapping[str, Any]] = dict
+    beside: Callable[[Path], tuple[Path, Sequence[Output]]] = lambda directory: (directory, ())
 
 
 def as_text(lines: Lines) -> str:

@@ -20,7 +20,7 @@ from mindrlhf_msprobe.report.sheets import CLOSE, DIFFERS, PLAIN, SUSPICIOUS, Co
 from mindrlhf_msprobe.report.trends import metric_files
 from mindrlhf_msprobe.report.xlsx import AnswerFiles
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.outputs import write_all
+from mindrlhf_msprobe.storage.outputs import Output
 
 _MOST_BEGINNINGS = 8
 _MOST_LAYERS = 16
@@ -109,8 +109,8 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
         under += [say("mismatch.worst_sampled", token) for token in one.sampled[:1]]
     yield under
     if origins := [stage for stage in one.origins if stage is not one.first]:
-        yield say("mismatch.births")
-        yield capped(origins, _MOST_BEGINNINGS, show=partial(say, "mismatch.birth"))
+        yield say("mismatch.origins")
+        yield capped(origins, _MOST_BEGINNINGS, show=partial(say, "mismatch.origin"))
     yield from _growth(one)
     if one.experts:
         apart = [of for of in one.experts if of.others]
@@ -243,21 +243,18 @@ _EXPERTS = (
 _REST = (*_PLACE, Column("what", 16), Column("value", 60), Column("why", 90))
 
 
-def write_mismatch(found: Mismatches, output: str | Path) -> list[Path]:
-    """Write the workbook, the JSON and key data into a directory and return their paths.
+def answer_of(found: Mismatches) -> Answer:
+    """Return what a command answers; beside its workbook stand the metrics, as key data."""
 
-    Raises:
-        RunError: they cannot be written there.
-    """
-    answer = Answer(found.exit_code, tuple, found.to_json, partial(_sheets, found))
-    files = FILES.outputs(output, answer)
-    paths, directory = [file.path for file in files], files[0].path.parent
-    for one in found.found:
-        if one.metrics:
-            files += metric_files(directory, (one.step, one.rank, 0), one.metrics)
-    write_all(*files, runs=found.runs)
-    has_metrics = len(files) > len(paths)
-    return [*paths, *[directory / layout.KEY_DATA_DIR / ROLLOUT_CORR] * has_metrics]
+    def metrics(directory: Path) -> tuple[Path, list[Output]]:
+        files: list[Output] = []
+        for one in found.found:
+            if one.metrics:
+                files += metric_files(directory, (one.step, one.rank, 0), one.metrics)
+        return directory / layout.KEY_DATA_DIR / ROLLOUT_CORR, files
+
+    lines, sheets = partial(lines_of, found), partial(_sheets, found)
+    return Answer(found.exit_code, lines, found.to_json, sheets, beside=metrics)
 
 
 def _sheets(found: Mismatches) -> list[Sheet]:

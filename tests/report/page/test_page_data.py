@@ -22,6 +22,7 @@ from mindrlhf_msprobe.report.page.data import NOT_FINITE, UNMEASURED, ZERO
 from mindrlhf_msprobe.report.page.page import Shown, write_page
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.leaves import Leaf
+from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import direction_of
 from mindrlhf_msprobe.storage.step_lines import time_lines
 from mindrlhf_msprobe.trends.rollout_correction import METRICS
@@ -49,6 +50,13 @@ def pair(runs, tmp_path_factory):
     file = tmp_path_factory.mktemp("page") / "page.html"
     write_page(Shown(tuple(map(open_run, runs)), comparison, ()), file)
     return comparison, Page(file)
+
+
+def shown_page(folder, runs, comparison=None, checks=()):
+    """Write the page of runs, opened or by their paths, and read it."""
+    opened = (run if isinstance(run, Run) else open_run(run) for run in runs)
+    write_page(Shown(tuple(opened), comparison, checks), folder / "page.html")
+    return Page(folder / "page.html")
 
 
 def test_the_planted_place_is_on_top(pair):
@@ -123,8 +131,7 @@ def test_the_first_divergence_is_neither_zero_nor_empty(tmp_path, case):
     comparison = compare_runs(*runs)
     first = comparison.verdict.first_divergence
     assert first.entry == f"Cell.head.Dense.{direction}.0"
-    write_page(Shown(tuple(map(open_run, runs)), comparison), tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
+    page = shown_page(tmp_path, runs, comparison)
     at = first.phase, first.entry, 0, 0
     distance, status = page.heat("distance"), page.heat("status")
     if isinstance(wanted, float):
@@ -208,8 +215,7 @@ def test_phases_of_which_only_the_times_are_known_stand_in_the_step(tmp_path, si
     """Key data alone were recorded: they stand between the phases that ran, which say so."""
     runs = [timed(tmp_path / side, steps=2, **NO_LAYERS) for side in "ab"[:sides]]
     comparison = compare_runs(*runs) if sides == 2 else None
-    write_page(Shown(tuple(map(open_run, runs)), comparison), tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
+    page = shown_page(tmp_path, runs, comparison)
     for step in (0, 1):
         items = page.json("strip")["places"][f"{step}-0"]
         names = [page.head[f"{item[0]}s"][item[1]] for item in items]
@@ -227,8 +233,7 @@ def test_a_phase_that_was_recorded_but_not_compared_is_not_said_to_be_unrecorded
     """B's configuration leaves the reference out."""
     a = timed(tmp_path / "a", steps=1)
     b = timed(tmp_path / "b", steps=1, reference_dump=False, critic_train_dump=False)
-    write_page(Shown((open_run(a), open_run(b)), compare_runs(a, b)), tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
+    page = shown_page(tmp_path, [a, b], compare_runs(a, b))
     flags = {
         page.head["phases"][item[1]]: item[9]
         for item in page.json("strip")["places"]["0-0"]
@@ -245,8 +250,7 @@ def test_what_agrees_as_a_whole_is_in_the_maps(runs, tmp_path, monkeypatch):
     comparison = compare_runs(*runs)
     assert comparison.agreements
     opened = tuple(map(open_run, runs))
-    write_page(Shown(opened, comparison, ()), tmp_path / "page.html")
-    folded, status = Page(tmp_path / "page.html"), None
+    folded, status = shown_page(tmp_path, opened, comparison), None
     status, norm = folded.heat("status"), folded.heat("norm")
     for entry in opened[0].entries():
         at = entry.phase, entry.name, entry.step, entry.rank
@@ -266,8 +270,7 @@ def test_one_run_shows_its_own_numbers_and_findings(tmp_path):
     faults = [Fault("layers.1.mlp", "actor_update", step=1, change=a_nan)]
     run = record_training(tmp_path / "run", steps=3, faults=faults)
     check = check_run(run)
-    write_page(Shown((open_run(run),), None, (check,)), tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
+    page = shown_page(tmp_path, [run], None, (check,))
     assert page.head["kind"] == "run"
     assert page.head["answer"]["place"]["step"] == check.findings[0].place.step
     non_finite = page.heat("non_finite")
@@ -289,8 +292,7 @@ def test_the_step_as_it_ran_tells_a_warning_from_an_error(tmp_path):
     run.data("loss", 1.0)
     run.end_step()
     opened = open_run(run.close())
-    write_page(Shown((opened,), None, (check_run(opened.path),)), tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
+    page = shown_page(tmp_path, [opened], None, (check_run(opened.path),))
     names = {"phase": page.head["phases"], "key": page.head["keys"]}
     items = page.json("strip")["places"]["0-0"]
     found = {names[item[0]][item[1]]: (item[8] > 0, item[10]) for item in items}
@@ -306,9 +308,8 @@ def test_stored_tensors_show_where_they_differ(tmp_path):
     a = record_training(tmp_path / "a", **settings)
     b = record_training(tmp_path / "b", faults=[fault], **settings)
     comparison, opened = compare_runs(a, b), (open_run(a), open_run(b))
-    write_page(Shown(opened, comparison, ()), tmp_path / "page.html")
     record = comparison.verdict.first_divergence.record
-    shown = Page(tmp_path / "page.html").records(0, 0)["actor_compute_log_prob", record]
+    shown = shown_page(tmp_path, opened, comparison).records(0, 0)["actor_compute_log_prob", record]
     x, y = (
         next(
             r.array()
@@ -360,8 +361,7 @@ def test_a_step_that_one_run_lacks_is_missing_and_one_not_asked_for_is_plain(run
         ("0", {0: "same", 1: "plain"}),
     ):
         comparison = compare_runs(runs[0], b, steps=steps, common=True)
-        write_page(Shown(opened, comparison, ()), tmp_path / "page.html")
-        places = Page(tmp_path / "page.html").head["places"]
+        places = shown_page(tmp_path, opened, comparison).head["places"]
         states = {places["steps"][step]: state for step, rank, state, *_ in places["cells"]}
         assert {step: states[step] for step in wanted} == wanted
 
@@ -373,8 +373,7 @@ def test_a_curve_stands_where_its_quantity_belongs(tmp_path):
         run.gradients("value_head", weight=tensor())
     run.data("values", np.ones(3, np.float32))
     run.end_step()
-    write_page(Shown((open_run(run.close()),)), tmp_path / "page.html")
-    groups = Page(tmp_path / "page.html").json("course")["groups"]
+    groups = shown_page(tmp_path, [run.close()]).json("course")["groups"]
     found = {group["id"]: [one["label"] for one in group["series"]] for group in groups}
     assert "gradient_norm[value_head]" in found["gradients"]
     assert found["advantages"] == ["values"]
@@ -388,8 +387,7 @@ def test_rollout_against_training_is_one_group_of_curves(tmp_path):
     run.data("old_log_prob", old + np.float32([0.1, 0.2, 0.3]))
     run.data("ref_log_prob", old)
     run.end_step()
-    write_page(Shown((open_run(run.close()),)), tmp_path / "page.html")
-    groups = Page(tmp_path / "page.html").json("course")["groups"]
+    groups = shown_page(tmp_path, [run.close()]).json("course")["groups"]
     found = {group["id"]: {one["label"] for one in group["series"]} for group in groups}
     assert found["rollout"] == {*METRICS}
     assert found["kl"] == {"kl_k1", "kl_k3"}
@@ -398,8 +396,7 @@ def test_rollout_against_training_is_one_group_of_curves(tmp_path):
 def test_of_too_many_curves_both_runs_keep_the_same(runs, tmp_path, monkeypatch):
     """A curve of A without its other side says nothing of how far they are apart."""
     monkeypatch.setattr("mindrlhf_msprobe.report.page.page._MOST_SERIES", 10)
-    write_page(Shown((open_run(runs[0]), open_run(runs[1]))), tmp_path / "page.html")
-    groups = Page(tmp_path / "page.html").json("course")["groups"]
+    groups = shown_page(tmp_path, [runs[0], runs[1]]).json("course")["groups"]
     sides = defaultdict(list)
     for series in (one for group in groups for one in group["series"]):
         sides[series["side"]].append((series["label"], series["rank"], series.get("statistic")))
@@ -414,8 +411,7 @@ def test_rewards_stand_beside_their_samples(tmp_path, rewards):
     run.data("responses", ["a b", "c"])
     run.data("rewards", rewards)
     run.end_step()
-    write_page(Shown((open_run(run.close()),)), tmp_path / "page.html")
-    samples = Page(tmp_path / "page.html").json("text-0-0")["samples"]
+    samples = shown_page(tmp_path, [run.close()]).json("text-0-0")["samples"]
     assert [(one["a"]["text"], one["reward"]["a"]) for one in samples] == [("a b", 0.5), ("c", 2.0)]
 
 
@@ -430,8 +426,7 @@ def page_of(tmp_path, *sides):
         run.end_step()
         paths.append(run.close())
     comparison = compare_runs(*paths) if len(paths) > 1 else None
-    write_page(Shown(tuple(map(open_run, paths)), comparison), tmp_path / "page.html")
-    return Page(tmp_path / "page.html")
+    return shown_page(tmp_path, paths, comparison)
 
 
 def test_responses_differ_also_behind_where_they_are_cut(tmp_path):
@@ -496,8 +491,7 @@ def test_what_cannot_be_read_is_missing_and_nothing_is_said_to_differ(runs, tmp_
     journal = next((b / "reference_compute_log_prob").rglob("step1/rank0/records.jsonl"))
     journal.write_bytes(journal.read_bytes()[:3000])
     comparison = compare_runs(runs[0], b)
-    write_page(Shown((open_run(runs[0]), open_run(b)), comparison, ()), tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
+    page = shown_page(tmp_path, [runs[0], b], comparison)
     places = page.head["places"]
     states = {
         (places["steps"][s], places["ranks"][r]): state for s, r, state, *_ in places["cells"]
@@ -515,8 +509,7 @@ def test_one_runs_key_data_stand_in_the_order_in_which_they_were_saved(tmp_path)
     for key in ("values", "rewards", "advantages", "prompts"):  # prompts were there before
         run.data(key, np.ones(2, np.float32))
     run.end_step()
-    write_page(Shown((open_run(run.close()),)), tmp_path / "page.html")
-    page = Page(tmp_path / "page.html")
+    page = shown_page(tmp_path, [run.close()])
     items = page.json("strip")["places"]["0-0"]
     assert [page.head["keys"][item[1]] for item in items] == [
         "prompts",
@@ -535,8 +528,7 @@ def test_every_step_in_which_something_was_found_shows_it(tmp_path):
         run.end_step()
     path = run.close()
     check = check_run(path)
-    write_page(Shown((open_run(path),), None, (check,)), tmp_path / "page.html")
-    places = Page(tmp_path / "page.html").head["places"]
+    places = shown_page(tmp_path, [path], None, (check,)).head["places"]
     found = [state for _, _, state, *_ in places["cells"]]
     assert found[0] == "healthy"
     assert found[1] == "error"
@@ -553,8 +545,7 @@ def test_texts_have_no_numbers(tmp_path):
         run.end_step()
         paths.append(run.close())
     comparison = compare_runs(*paths)
-    write_page(Shown(tuple(map(open_run, paths)), comparison, ()), tmp_path / "page.html")
-    (key,) = Page(tmp_path / "page.html").json("place-0-0")["keys"]
+    (key,) = shown_page(tmp_path, paths, comparison).json("place-0-0")["keys"]
     assert {one["s"] for one in key["r"]} == {"different", "identical"}
     for record in key["r"]:
         assert "m" not in record
@@ -570,8 +561,10 @@ def test_a_distance_of_norms_is_called_one(pair, tmp_path):
     a = record_training(tmp_path / "a", **settings)
     b = record_training(tmp_path / "b", faults=[Fault("head", "actor_update")], **settings)
     comparison, opened = compare_runs(a, b), (open_run(a), open_run(b))
-    write_page(Shown(opened, comparison, ()), tmp_path / "page.html")
-    labels = {one["name"]: one["label"] for one in Page(tmp_path / "page.html").head["measures"]}
+    labels = {
+        one["name"]: one["label"]
+        for one in shown_page(tmp_path, opened, comparison).head["measures"]
+    }
     assert labels["distance"][0] == "relative distance"
 
 
@@ -587,8 +580,7 @@ def test_a_path_of_odd_digits_is_no_argument(tmp_path):
     (leaf,) = line["input_args"]
     line |= {"input_args": {"²": leaf}, "input_names": ["x"]}
     journal.write_text(json.dumps(line) + "\n", encoding="utf-8")
-    write_page(Shown((open_run(path),)), tmp_path / "page.html")
-    names = [name for _, name in Page(tmp_path / "page.html").records(0, 0)]
+    names = [name for _, name in shown_page(tmp_path, [path]).records(0, 0)]
     assert "Cell.head.Dense.forward.0.input.²" in names
 
 
@@ -602,7 +594,6 @@ def test_tokens_are_counted_without_padding_and_saved_texts_are_shown(tmp_path, 
     run.data("responses" if beside == "same key" else "response_texts", ["one two", "three"])
     run.end_step()
     path = run.close()
-    write_page(Shown((open_run(path),), None, ()), tmp_path / "page.html")
-    samples = Page(tmp_path / "page.html").json("text-0-0")["samples"]
+    samples = shown_page(tmp_path, [path], None).json("text-0-0")["samples"]
     assert [one["a"]["size"] for one in samples] == [4, 2]
     assert [one["a"]["text"] for one in samples] == ["one two", "three"]

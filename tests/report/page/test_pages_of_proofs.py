@@ -34,7 +34,8 @@ def proof(tmp_path_factory):
     runs = (str(a), str(b))
     made = Proof(*runs, f"{root}/out", Conclusion.PROVEN, (), first, (cause,), rounds)
     file = root / "proof.html"
-    write_page(str(file), runs, compared, proof=made)
+    shown = {"runs": runs, "comparison": compared, "proof": made}
+    write_page(str(file), lambda: shown, runs)
     return made, file
 
 
