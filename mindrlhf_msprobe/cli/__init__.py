@@ -11,7 +11,7 @@ import importlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NoReturn
@@ -93,16 +93,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         speaking(language_of(own)),
         in_our_words(),
     ):  # also --help and what is wrong with an argument
-        parser = Parser(prog="mindrlhf-msprobe", description=say("help.describes"))
-        told = say("help.version")
-        parser.add_argument("--version", action="version", version=__version__, help=told)
-        parsers = parser.add_subparsers(
-            dest="command", required=True, metavar="COMMAND", parser_class=Command
-        )
-        for name in named or _COMMANDS:  # where one is given, the others are not looked at
-            module = importlib.import_module(f"{__name__}.{_IN.get(name, name)}")
-            getattr(module, f"add_{name}" if name in _IN else "add_parser")(parsers)
-        arguments = parser.parse_args(joined(own))
+        arguments = _parser(named or _COMMANDS).parse_args(joined(own))
     arguments.lang = arguments.lang or language_of(own)  # it may stand before a group's own command
     if arguments.command == run.NAME:
         arguments.arguments = for_script
@@ -198,3 +189,17 @@ def _fault(command: str, error: Exception) -> list[str]:
         lines = "".join(traceback.format_exception(error))
         print(printable_lines(lines), file=sys.stderr)
     return said
+
+
+def _parser(commands: Iterable[str]) -> argparse.ArgumentParser:
+    """Return the parser of these commands: where one is given, the others are not looked at."""
+    parser = Parser(prog="mindrlhf-msprobe", description=say("help.describes"))
+    told = say("help.version")
+    parser.add_argument("--version", action="version", version=__version__, help=told)
+    parsers = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", parser_class=Command
+    )
+    for name in commands:
+        module = importlib.import_module(f"{__name__}.{_IN.get(name, name)}")
+        getattr(module, f"add_{name}" if name in _IN else "add_parser")(parsers)
+    return parser
