@@ -6,7 +6,7 @@ import argparse
 import time
 from functools import partial
 
-from mindrlhf_msprobe.cli.parsing import Command, Commands, collect_rarely
+from mindrlhf_msprobe.cli.parsing import Command, Commands
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
@@ -26,8 +26,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> Answer:
-    collect_rarely()
-
     from mindrlhf_msprobe.api import check_runs
     from mindrlhf_msprobe.report.checks import lines_of
     from mindrlhf_msprobe.report.terminal import progress_bar
@@ -62,8 +60,6 @@ def add_accuracy(commands: Commands) -> None:
 
 
 def _accuracy(arguments: argparse.Namespace) -> Answer:
-    collect_rarely()
-
     from mindrlhf_msprobe.checks.rules.computed_again import accuracy_of
     from mindrlhf_msprobe.report.accuracy import FILES, lines_of, sheets_of
 

@@ -17,7 +17,6 @@ from mindrlhf_msprobe.cli.parsing import (
     Command,
     Commands,
     add_tolerance,
-    collect_rarely,
     tolerances_of,
     two_of,
     unexpected,
@@ -109,10 +108,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> Answer:
-    collect_rarely()
-    # Read when numpy is imported. No sum is long enough for OpenBLAS's threads, which would spin.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
     from mindrlhf_msprobe.api import compare_runs, reduce_shards
     from mindrlhf_msprobe.report.comparison import lines_of
     from mindrlhf_msprobe.report.staging import OutputError

@@ -6,7 +6,7 @@ import argparse
 import re
 from dataclasses import replace
 
-from mindrlhf_msprobe.cli.parsing import Command, Commands, collect_rarely, two_of, unexpected
+from mindrlhf_msprobe.cli.parsing import Command, Commands, two_of, unexpected
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.report.answer import Answer
 
@@ -26,8 +26,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def _mismatch(arguments: argparse.Namespace) -> Answer:
-    collect_rarely()
-
     from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
     from mindrlhf_msprobe.report.mismatch import FILES, answer_of
 

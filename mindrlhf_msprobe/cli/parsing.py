@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -265,15 +264,6 @@ def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 #: What --mapping takes in the place of a file.
 SUGGEST = "suggest"
-
-
-def collect_rarely() -> None:
-    """Let the garbage collector run less often.
-
-    Records are many and hold no circles: looking for some after every 700 objects takes 6 % of a
-    comparison of 2 000 records.
-    """
-    gc.set_threshold(200_000)
 
 
 def add_tolerance(command: Command, *, noise: bool = True) -> None:

@@ -7,13 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from mindrlhf_msprobe.cli.answering import refuse_files, write_page
-from mindrlhf_msprobe.cli.parsing import (
-    Command,
-    Commands,
-    add_tolerance,
-    collect_rarely,
-    tolerances_of,
-)
+from mindrlhf_msprobe.cli.parsing import Command, Commands, add_tolerance, tolerances_of
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
@@ -36,8 +30,6 @@ def add_parser(commands: Commands) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> Answer:
-    collect_rarely()
-
     from mindrlhf_msprobe.api import check_runs, compare_runs
     from mindrlhf_msprobe.report.checks import run_headline
     from mindrlhf_msprobe.report.comparison import headline

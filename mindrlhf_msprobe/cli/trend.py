@@ -57,14 +57,8 @@ def _trend(arguments: argparse.Namespace) -> Answer:
 
     if len(arguments.runs) > len(SIDES):
         raise UsageError.saying("trend.too_many_runs", count=len(arguments.runs), most=len(SIDES))
-    choice = Choice(
-        record=arguments.record,
-        keys=tuple(arguments.key),
-        derived=tuple(arguments.derived),
-        statistic=arguments.statistic,
-        phase=arguments.phase,
-        rank=arguments.rank,
-    )
+    wanted = {name: getattr(arguments, name) for name in ("record", "statistic", "phase", "rank")}
+    choice = Choice(keys=tuple(arguments.key), derived=tuple(arguments.derived), **wanted)
     refuse_files(arguments.csv, arguments.tensorboard, arguments.runs)
     runs = [open_run(path) for path in arguments.runs]
     found = _read(runs, choice)
@@ -152,11 +146,11 @@ def _gradients(arguments: argparse.Namespace) -> Answer:
     _complain([*a.problems, *b.problems])
     write_similarity(found, arguments.csv, arguments.tensorboard)
     code = DIVERGED if found.suspicious else SAME
-    code = code if found.compared else UNDECIDED
+    runs = {"runs": [str(a.path), str(b.path)]}
     return Answer(
-        code,
+        code if found.compared else UNDECIDED,
         lambda: similarity_lines(found),
-        lambda: {"runs": [str(a.path), str(b.path)], **found.to_json()},
+        lambda: {**runs, **found.to_json()},
     )
 
 

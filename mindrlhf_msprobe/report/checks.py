@@ -93,16 +93,6 @@ def lines_of(
     return lines
 
 
-def place_in_words(place: Place) -> str:
-    """Return where something is: step, rank, phase, micro-step."""
-    return say("checks.place", place, name="")
-
-
-def again(finding: CheckFinding) -> str:
-    """Return how often the same was found, and on which ranks; "" if once."""
-    return say("checks.again", finding)
-
-
 def run_headline(run: CheckResult) -> str:
     """Return whether a run is healthy, in one line."""
     failed = run.status is Health.NOT_CHECKED and run.failed
@@ -117,7 +107,10 @@ def not_checked_in_one_line(not_checked: Iterable[NotChecked]) -> str:
     counts = Counter(
         "other" if kind is None else str(kind) if kind in own else "recorded" for kind in kinds
     )
-    reasons = [say(f"checks.lacking_{reason}", count=n) for reason, n in counts.most_common()]
+    reasons = [
+        say(f"checks.lacking_{'few' if of in ('ranks', 'steps') else of}", of=of, count=n)
+        for of, n in counts.most_common()
+    ]
     shown = say("checks.comma").join(reasons)
     return say("checks.not_checked", count=len(whys), reasons=shown) if reasons else ""
 
@@ -130,7 +123,7 @@ def head_of(run: CheckResult) -> Head:
     if worst is None:
         return head
     causes = "; ".join(map(in_words, worst.causes))
-    lines = [place_in_words(worst.place), again(worst)]
+    lines = [say("checks.place", worst.place, name=""), say("checks.again", worst)]
     lines += [say("checks.causes", causes=causes)] if causes else []
     closer = worst.next_step
     return replace(
@@ -192,9 +185,9 @@ def findings_shown(checks: Sequence[CheckResult]) -> dict[str, Any]:
                 "severity": finding.severity.value,
                 "text": finding.text,
                 "link": link_of(finding.place),
-                "where": place_in_words(finding.place),
+                "where": say("checks.place", finding.place, name=""),
                 "name": finding.place.name,
-                "again": again(finding) or None,
+                "again": say("checks.again", finding) or None,
                 **{"times": finding.times, "last_step": finding.last_step},
                 "ranks": finding.ranks,
                 "causes": [*map(in_words, finding.causes)],
@@ -212,7 +205,7 @@ def findings_shown(checks: Sequence[CheckResult]) -> dict[str, Any]:
 def _evidence_shown(one: Evidence) -> dict[str, Any]:
     return {
         **{"link": link_of(one.place), "name": one.place.name},
-        "where": place_in_words(one.place),
+        "where": say("checks.place", one.place, name=""),
         "values": [[name, value] for name, value in json_values(one.values).items()],
         **({} if one.note is None else {"note": in_words(one.note)}),
     }
@@ -221,14 +214,14 @@ def _evidence_shown(one: Evidence) -> dict[str, Any]:
 def _findings(findings: Sequence[CheckFinding]) -> Iterator[Any]:
     """Yield the lines of the first findings, and those of each under it."""
     for finding in findings[:_MOST_FINDINGS]:
-        yield say("checks.finding", finding, place=place_in_words(finding.place))
+        yield say("checks.finding", finding, place=say("checks.place", finding.place, name=""))
         yield _finding(finding)
 
 
 def _finding(finding: CheckFinding) -> Lines:
     name = finding.place.record or finding.place.entry or finding.place.key
     lines: list[Any] = [shortened(name, _LONGEST)] if name else []
-    lines += filter(None, (in_words(finding.said), again(finding)))
+    lines += filter(None, (in_words(finding.said), say("checks.again", finding)))
     shown = (
         f"· {_noted(one)}{shortened(_named(one, finding), _LONGEST)}  {_values(one)}"
         for one in finding.evidence

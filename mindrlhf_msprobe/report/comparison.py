@@ -67,7 +67,7 @@ def facts_of(comparison: Comparison, *, table: bool = False) -> list[Fact]:
         Fact("status", row=("verdict", "status", verdict.status)),
         Fact("runs", row=("verdict", "A (baseline)", comparison.run_a)),
         Fact("runs", row=("verdict", "B (under test)", comparison.run_b)),
-        *(Fact("stops", line) for line in capped(stops, _STOPS, "console.more_stops")),
+        *(Fact("stops", line) for line in capped(stops, _STOPS)),
         *([] if first is None else _of_divergence(first)),
         *(Fact("ranks", line, ("ranks", None, line)) for line in _ranks(verdict)),
         *(_for_tables(comparison) if table else ()),
@@ -114,7 +114,7 @@ def _of_divergence(first: Divergence) -> Iterator[Fact]:
     if first.source:
         line = say("console.source", source=first.source)
         yield Fact("evidence", line, ("verdict", "source", first.source))
-    agreed = before(first)
+    agreed = say("console.before", first)  # "" if nothing was compared before it
     last = first.last_agreeing
     line = say("console.agreed_before", agreed=agreed, last=last) if agreed else ""
     yield Fact("agreed", line, ("verdict", "agreed before", agreed or say("tables.nothing_before")))
@@ -229,11 +229,6 @@ def stopped_at(stop: Stopped | Stop, ranks: Sequence[int]) -> str:
     text = str(STAND_INS.get(stop.text, " ".join(stop.text.split())))
     error = ": ".join(part for part in (stop.error, text) if part)
     return say("console.stopped", stop, error=error, ranks=ranks)
-
-
-def before(first: Divergence) -> str:
-    """Return what agreed before the first divergence, "" if nothing was compared before it."""
-    return say("console.before", first)
 
 
 def size_of_next(first: Divergence, one_run: bool) -> str:

@@ -92,7 +92,7 @@ def render_left_out(directories: Sequence[Path]) -> list[str]:
     Of many, the first ones, and how many more there are.
     """
     lines = (say("listing.left_out", path=str(path)) for path in directories)
-    return capped(lines, _MOST_LEFT_OUT, "listing.more_left_out")
+    return capped(lines, _MOST_LEFT_OUT)
 
 
 def render_stops(stops: Sequence[Stop]) -> list[str]:

@@ -109,8 +109,8 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
         under += [say("mismatch.worst_sampled", token) for token in one.sampled[:1]]
     yield under
     if origins := [stage for stage in one.origins if stage is not one.first]:
-        yield say("mismatch.births")
-        yield capped(origins, _MOST_BEGINNINGS, show=partial(say, "mismatch.birth"))
+        yield say("mismatch.origins")
+        yield capped(origins, _MOST_BEGINNINGS, show=partial(say, "mismatch.origin"))
     yield from _growth(one)
     if one.experts:
         apart = [of for of in one.experts if of.others]

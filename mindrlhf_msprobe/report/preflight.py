@@ -87,18 +87,12 @@ def in_order(differences: Sequence[Difference]) -> list[Difference]:
     return sorted(whole, key=order)
 
 
-def weights_of(weights: Weights) -> str:
-    """Return how many of a role's initial parameters differ, without their names."""
-    return say("console.weights", weights)
-
-
 def weights_line(weights: Weights, most: int = 3, more: str = ", …") -> str:
     """Return how the initial weights of a role differ, with the names of some parameters."""
     names = (*weights.different, *weights.only_in_a, *weights.only_in_b)
     some = ", ".join(names[:most]) + (more if len(names) > most else "")
-    return say(
-        "console.initial_weights", role=weights.role, weights=weights_of(weights), names=some
-    )
+    differing = say("console.weights", weights)  # without names
+    return say("console.initial_weights", role=weights.role, weights=differing, names=some)
 
 
 def difference_line(difference: Difference) -> str:

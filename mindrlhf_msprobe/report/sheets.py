@@ -22,7 +22,6 @@ from mindrlhf_msprobe.findings import Finding, Keyword, Outcome, Status
 from mindrlhf_msprobe.report.messages import texts_in
 from mindrlhf_msprobe.storage.layout import file_name
 
-_WIDE = 60  # characters, from which on the texts of a column are wrapped
 #: What XML cannot hold at all, and what has no UTF-8 form.
 _UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 #: What makes a spreadsheet take the text of a CSV cell for a formula; the wide forms as well.
@@ -104,10 +103,6 @@ class Sheet:
         """What the columns are called."""
         return [column.header for column in self.columns]
 
-    def is_wrapped(self, column: Column) -> bool:
-        """Return whether the texts of a column are wrapped."""
-        return self.wraps and column.width >= _WIDE
-
     @classmethod
     def of_items(
         cls,
@@ -137,8 +132,7 @@ class Sheet:
         rows: list[Row] = []
         for section, item, value in facts:
             of = value if isinstance(value, Outcome) else item
-            colour = OUTCOMES[of] if isinstance(of, Outcome) else PLAIN
-            colour = colour_of(of) if isinstance(of, Status) else colour
+            colour = colour_of(of) if isinstance(of, (Outcome, Status)) else PLAIN
             shown = (one.value if isinstance(one, Keyword) else one for one in (item, value))
             rows.append((colour, (section, *shown)))
         return cls.ours(name, columns, [*rows, *more])
@@ -246,25 +240,17 @@ CLOSE = "close"
 #: Each colour's name and its fill, as RRGGBB: two reds, orange and yellow.
 FILLS = {DIFFERS: "FFC7CE", MISSING: "FF9999", SUSPICIOUS: "FFCC99", CLOSE: "FFEB9C"}
 
-#: The colour of an outcome: as that of a record which ended like it.
-OUTCOMES = {
-    Outcome.IDENTICAL: PLAIN,
-    Outcome.WITHIN_TOLERANCE: CLOSE,
-    Outcome.DIVERGED: DIFFERS,
-    Outcome.INCOMPARABLE: MISSING,
+#: The colour of what a record, or a whole comparison, ended in; of all others they differ.
+_COLOURS = {
+    **{"identical": PLAIN, "within_tolerance": CLOSE, "incomparable": MISSING},
+    **{"unreadable": MISSING, "only_in_a": MISSING, "only_in_b": MISSING},
 }
-_MISSING = (Status.UNREADABLE, Status.ONLY_IN_A, Status.ONLY_IN_B)
 
 
-def colour_of(status: Status, suspicious: bool = False) -> str:
-    """Return the name of the colour of a record that ended in `status`."""
-    if status in _MISSING:
-        return MISSING
-    if not status.agrees:
-        return DIFFERS
-    if suspicious:
-        return SUSPICIOUS
-    return CLOSE if status is Status.WITHIN_TOLERANCE else PLAIN
+def colour_of(ended: Status | Outcome, suspicious: bool = False) -> str:
+    """Return the name of the colour of a record, or a comparison, that ended so."""
+    colour = _COLOURS.get(ended.value, DIFFERS)
+    return SUSPICIOUS if suspicious and colour in (PLAIN, CLOSE) else colour
 
 
 def colour_of_finding(finding: Finding) -> str:

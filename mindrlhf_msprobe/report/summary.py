@@ -12,7 +12,7 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings import Agreement, Cause, Comparison, Preflight, Spread, Status
 from mindrlhf_msprobe.report.comparison import facts_of, rounded
 from mindrlhf_msprobe.report.messages import say, text_of, texts_of
-from mindrlhf_msprobe.report.preflight import INITIAL_WEIGHTS, values_of, weights_of
+from mindrlhf_msprobe.report.preflight import INITIAL_WEIGHTS, values_of
 from mindrlhf_msprobe.report.sheets import (
     CLOSE,
     DIFFERS,
@@ -154,7 +154,7 @@ def preflight_sheet(preflight: Preflight) -> Sheet:
     def rows() -> Iterator[tuple[Any, ...]]:
         for weights in preflight.weights:
             section, role = INITIAL_WEIGHTS, weights.role
-            yield section, role, None, None, weights_of(weights)
+            yield section, role, None, None, say("console.weights", weights)
             for names, what in (
                 (weights.different, say("tables.differs")),
                 (weights.only_in_a, say("tables.only_in_a")),

@@ -218,7 +218,7 @@ def _suspicious(found: GradientTrend) -> Iterator[Any]:
         yield say("trend.no_gradients_compared")
     elif not suspicious:
         count = len({(s.phase, s.parameter) for s in found.compared})
-        yield say("trend.gradients_alike", updates=len(found.updates), parameters=count)
+        yield say("trend.gradients_agree", updates=len(found.updates), parameters=count)
     else:
         yield say("trend.gradients_fall", place=location(suspicious[0]), count=len(suspicious))
         shown = [f"{location(one)}: {_why(one)}" for one in suspicious]

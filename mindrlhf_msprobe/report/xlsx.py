@@ -29,6 +29,7 @@ from mindrlhf_msprobe.storage.outputs import Output, json_of, refuse, refuse_dir
 
 _MANY_ROWS = 100_000  # may need more than a zip file holds without its extension
 _MOST_WAITING = 4  # chunks that wait to be compressed
+_WIDE = 60  # characters, from which on the texts of a column are wrapped
 _LEVEL = 3  # of compression: half the time of the usual 6, a tenth larger
 _MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 _OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
@@ -352,7 +353,8 @@ def rows_of(sheet: Sheet) -> Iterator[bytes]:
     header = _starts([HEADER_STYLE] * len(sheet.columns))
     cells = "".join(f"{start}1{style}{_text(t)}" for (start, style), t in zip(header, sheet.header))
     parts = [f'<row r="1">{cells}</row>']
-    shown = [WRAPPED if sheet.is_wrapped(column) else AS_IT_IS for column in sheet.columns]
+    wide = (sheet.wraps and column.width >= _WIDE for column in sheet.columns)
+    shown = [WRAPPED if one else AS_IT_IS for one in wide]
     starts = {c: _starts([STYLES[c, how] for how in shown]) for c in (PLAIN, *FILLS)}
     for number, (colour, values) in enumerate(sheet.rows(), start=2):
         parts.append(_row(number, colour, starts[colour], values))

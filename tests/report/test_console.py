@@ -30,9 +30,9 @@ from mindrlhf_msprobe.findings import (
 from mindrlhf_msprobe.report import comparison as comparison_report
 from mindrlhf_msprobe.report import summary
 from mindrlhf_msprobe.report.answer import Fact
-from mindrlhf_msprobe.report.comparison import before, head_of, lines_of, render
+from mindrlhf_msprobe.report.comparison import head_of, lines_of, render
 from mindrlhf_msprobe.report.markdown import as_markdown
-from mindrlhf_msprobe.report.messages import paragraph, text_of
+from mindrlhf_msprobe.report.messages import paragraph, say, text_of
 from mindrlhf_msprobe.report.preflight import merged, preflight_lines
 
 
@@ -147,7 +147,7 @@ def test_what_agreed_before_is_counted_in_phases_and_steps():
 def test_earlier_steps_are_named_only_where_all_were_compared(steps, step, said):
     """Steps 0 to N are said to agree only if each of them was compared."""
     first = replace(parted().verdict.first_divergence, step=step, agreed_steps=steps)
-    assert before(first).endswith(said)
+    assert say("console.before", first).endswith(said)
 
 
 def test_where_the_difference_went_is_shown_with_its_growth():
@@ -267,7 +267,7 @@ def test_errors_that_are_none_are_not_shown():
 def test_what_agreed_before_is_said_in_whole_sentences(records, phases, steps, said):
     """One record agrees, two agree, and of nothing there is no line."""
     comparison = diverged(agreed_before=records, agreed_phases=phases, agreed_steps=steps)
-    assert before(comparison.verdict.first_divergence) == said
+    assert say("console.before", comparison.verdict.first_divergence) == said
     assert ("Before it: " in render(comparison)) == bool(said)
 
 

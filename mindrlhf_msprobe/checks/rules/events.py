@@ -40,6 +40,8 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record, is_optimiz
 _MOST = 32
 
 OUTPUT, INPUT, PARAMETER, GRADIENT, DATA = "output", "input", "parameter", "gradient", "data"
+#: Of what was given nothing hard.
+OF_ITSELF = (OUTPUT, DATA)
 
 
 @dataclass(slots=True)
@@ -89,11 +91,6 @@ class Event:
         if self.entry is None:
             return self.datum is not None and self.datum.key in SCALE_KEYS
         return self.entry.direction != "forward"
-
-    @property
-    def is_origin(self) -> bool:
-        """Whether its entry was given nothing hard."""
-        return self.kind in (OUTPUT, DATA)
 
     @property
     def what(self) -> tuple[Any, ...]:
@@ -296,7 +293,9 @@ class Exchange:
                 if one is not group
             )
         ]
-        origins = origins or [min(groups, key=lambda one: (not one.event.is_origin, one.rank))]
+        origins = origins or [
+            min(groups, key=lambda one: (one.event.kind not in OF_ITSELF, one.rank))
+        ]
         origins.sort(key=lambda own: (sum(self._precedes(o, own) for o in origins), own.rank))
         carried = [
             (group, next((one for one in origins if self._precedes(one, group)), origins[0]))

@@ -16,6 +16,7 @@ from mindrlhf_msprobe.checks.rules.events import (
     DATA,
     GRADIENT,
     INPUT,
+    OF_ITSELF,
     OUTPUT,
     PARAMETER,
     Event,
@@ -25,7 +26,6 @@ from mindrlhf_msprobe.checks.rules.events import (
     collective_of,
 )
 from mindrlhf_msprobe.checks.views import Step, numbers_in, place_of, value_of
-from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.config import phases_of
 from mindrlhf_msprobe.findings.health import Evidence, Severity
@@ -112,7 +112,7 @@ class Scales:
         grave = self.row > most
         firsts = {rank: events.in_time()[0] for rank, events in hard.items()}
         rank, event = min(
-            firsts.items(), key=lambda one: (not one[1].is_origin, one[1].time, one[0])
+            firsts.items(), key=lambda one: (one[1].kind not in OF_ITSELF, one[1].time, one[0])
         )
         name = "stuck" if grave else "retried"
         evidence = [Evidence(event.place, numbers_of(event.records[0][2]))]
@@ -408,24 +408,6 @@ def _size(leaf: Mapping[str, Any]) -> int:
     return math.prod(leaf.get("shape") or ())
 
 
-@dataclass
-class _Chain:
-    """Steps in a row with something that is not finite.
-
-    Attributes:
-        found: the finding that began it.
-        ranks: those that have it.
-    """
-
-    found: Found
-    ranks: set[int]
-
-    @property
-    def place(self) -> Place:
-        """Where it began."""
-        return self.found.finding.place
-
-
 @rule(
     "non_finite.first",
     needs=(NUMBERS,),
@@ -442,7 +424,9 @@ class FirstNonFinite:
         self._ranks: dict[int, Events] = {}
         self._before: int | None = None
         self._masks: set[str] = set()
-        self._chain: _Chain | None = None
+        #: The finding that began steps in a row with something that is not finite, and its ranks.
+        self._chain: Found | None = None
+        self._chain_ranks: set[int] = set()
         self._scales = Scales(check)
         #: A step with nothing but gradients that overflowed, until the next one tells more.
         self._open: tuple[Step, dict[int, Events], int | None] | None = None
@@ -514,27 +498,24 @@ class FirstNonFinite:
         outputs = [one for one in origins if one.event.kind == OUTPUT]
         if chain is not None and not outputs:
             # The same NaN, a step later: it came with the parameters, or the gradients.
-            new = sorted({*firsts} - chain.ranks)
+            place = chain.finding.place
+            new = sorted({*firsts} - self._chain_ranks)
             if new:
                 group = Group(firsts[new[0]], new)
-                yield self._carried(group, chain.place, telling)
-            chain.ranks |= {*firsts}
-            again = replace(
-                chain.found.finding,
-                place=replace(chain.place, step=step.number),
-                last_step=step.number,
-                ranks=tuple(firsts),
-            )
-            yield replace(chain.found, finding=again)
+                yield self._carried(group, place, telling)
+            self._chain_ranks |= {*firsts}
+            now, ranks = replace(place, step=step.number), tuple(firsts)
+            again = replace(chain.finding, place=now, last_step=step.number, ranks=ranks)
+            yield replace(chain, finding=again)
             return
-        for event, ranks in outputs if chain is not None else origins:
-            found = telling.origin(ranks[0], event, ranks, first=chain is None)
+        for event, of in outputs if chain is not None else origins:
+            found = telling.origin(of[0], event, of, first=chain is None)
             if self._chain is None:
-                self._chain = _Chain(found, set())
-            follows = chain is not None and found.same != chain.found.same
+                self._chain, self._chain_ranks = found, set()
+            follows = chain is not None and found.same != chain.same
             yield self._under(found, chain) if chain is not None and follows else found
         assert self._chain is not None
-        self._chain.ranks |= {*firsts}
+        self._chain_ranks |= {*firsts}
         for group, origin in carried:
             yield self._carried(group, origin.event.place, telling)
         yield from self._more(hard, firsts, telling)
@@ -588,9 +569,9 @@ class FirstNonFinite:
             explained_by=lambda other: other.place == origin,
         )
 
-    def _under(self, found: Found, chain: _Chain) -> Found:
+    def _under(self, found: Found, chain: Found) -> Found:
         """Return a finding that follows from the one which began a chain."""
-        at = chain.place
+        at = chain.finding.place
         return replace(
             found, follows=("non_finite.first",), explained_by=lambda other: other.place == at
         )

@@ -177,7 +177,7 @@ def _by_dtype(at: Parted) -> Blame | None:
 
 def _by_many_roundings(at: Parted) -> Blame | None:
     """Blame no cell where no error begins there, but roundings alone add up."""
-    if at.stage.born:
+    if at.stage.arising:
         return None
     return Blame(Cause.GRADUAL, [message("mismatch.gradual", cell=at.name.cell)])
 
@@ -668,7 +668,7 @@ def also_different(
 def _given(walk: Walk, first: Stage | None) -> Iterator[Message]:
     """Yield what masks let in, and whole numbers that cells are given, where an error begins."""
     for name, stage in walk.stages.items():
-        if stage is first or not (stage.born and stage.lasting):
+        if stage is first or not (stage.arising and stage.lasting):
             continue
         if name in walk.masks:
             yield from said_of_mask(name, walk.masks[name])
@@ -682,7 +682,7 @@ def _beyond(walk: Walk, first: Stage) -> Iterator[Message]:
     dtype = lower_of(Parted(walk, at, first))
     for name, stage in walk.stages.items() if dtype is not None else ():
         limit = max(OF_ROUNDING * roundoff(str(dtype)), GROWTH * stage.entered)
-        begins = stage.born and stage.lasting and name not in walk.masks
+        begins = stage.arising and stage.lasting and name not in walk.masks
         if begins and stage is not first and stage.apart > limit:
             values = {"apart": stage.apart, "entered": stage.entered, "dtype": dtype}
             yield message("mismatch.also_beyond", name=str(name), **values)

@@ -80,9 +80,6 @@ class Blocks:
     def __iter__(self) -> Any:
         return iter(self._blocks.items())
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._blocks
-
     def names(self) -> list[str]:
         """Return the names, in the order in which they were added."""
         return [*self._blocks]

@@ -384,23 +384,3 @@ def test_sketches_of_the_bias_of_a_fused_projection_are_compared(
     turned = compare_weights(training, sketched(fused__weight=weight, fused__bias=bias), Names())
     of_biases = {pair.equal for pair in turned.pairs if pair.rollout.endswith("bias")}
     assert of_biases == {equal}
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_rows_of_a_fused_weight_that_both_have_in_another_order_are_the_same(stored, seed):
-    """By head in one, queries, keys and values one behind the other in the other."""
-    draw = random.Random(seed)
-    groups, size = draw.choice([2, 4]), draw.choice([2, 3])
-    sizes = [groups * size * draw.choice([1, 2]), groups * size, groups * size]
-    whole = np.random.default_rng(seed).normal(size=(sum(sizes), 6)).astype(np.float32)
-    order = interleaved(sizes, groups)
-    cells = [f"self_attention__{cell}__weight" for cell in ("linear_qkv", "linear_proj")]
-    sides = (stored(**dict.fromkeys(cells, rows)) for rows in (whole[order], whole))
-    weights = compare_weights(*sides, Names())
-    # Of a weight that is not fused, rows in another order are an error.
-    assert {pair.rollout: pair.equal for pair in weights.pairs} == {
-        "self_attention.linear_qkv.weight": True,
-        "self_attention.linear_proj.weight": False,
-    }
-    fused = weights.fused["self_attention.linear_qkv"]
-    assert np.array_equal(whole[fused.order], whole[order])

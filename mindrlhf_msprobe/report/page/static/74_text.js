@@ -218,9 +218,9 @@
       } } });
     search.value = R.state.q || "";
     R.add(tools, [search, R.paired() && el("label", { class: "choice line" }, input,
-      R.w("only_unlike_texts")), status, legend()]);
+      R.w("only_differing")), status, legend()]);
     R.clear(box, tools, data.left_out > 0 && el("p", { class: "faint",
-      text: R.w("samples_left_out", { n: data.left_out }) }), list);
+      text: R.w("left_out_here", { n: data.left_out }) }), list);
     fill();
   }
 

@@ -87,7 +87,7 @@
           "data-severity": severity })));
     for (const button of tools.children)
       R.add(button, [R.badge(button.dataset.severity), ` ${count(button.dataset.severity)}`]);
-    const told = el("span", { class: "told", text: R.w("stories", {
+    const told = el("span", { class: "told", text: R.w("grouped", {
       n: all.length, of: findings.length,
     }) });
     tools.append(told);

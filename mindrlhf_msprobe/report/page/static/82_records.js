@@ -152,7 +152,7 @@
     const filters = (key, values, label) => {
       const options = [["", R.w("all")], ...values.map((value) =>
         [value, R.w((key === "io" ? "io_" : "status_") + value)])];
-      if (key === "status") options.splice(1, 0, ["unlike", R.w("not_alike")]);
+      if (key === "status") options.splice(1, 0, ["unlike", R.w("not_agreeing")]);
       return R.choose(label, options, R.state[key] || "", (value) =>
         R.go({ [key]: value }, true));
     };

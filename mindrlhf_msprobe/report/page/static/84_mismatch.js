@@ -190,7 +190,7 @@
         dtypes: stage.dtypes.join(" / "),
       })) },
     el("span", { class: "growth-name" },
-      birth && el("b", { class: "flag-first", text: "◆ ", title: R.w("born_here") }),
+      birth && el("b", { class: "flag-first", text: "◆ ", title: R.w("arises_here") }),
       passing && el("span", { class: "faint", text: "○ ", title: R.w("does_not_last") }),
       R.link(whereOf(data, stage), R.data(stage.name, lettersOfNames()))),
     el("span", { class: "growth-bar" },
@@ -215,7 +215,7 @@
     R.clear(parts.growth,
       el("div", { class: "tools" }, el("label", { class: "choice line" }, input, R.w("outputs_only")),
         el("span", { class: "legend" },
-          el("span", { class: "sample" }, el("b", { class: "flag-first", text: "◆" }), R.w("born_here")),
+          el("span", { class: "sample" }, el("b", { class: "flag-first", text: "◆" }), R.w("arises_here")),
           shown.some((stage) => stage.born > 0 && !stage.lasting) &&
             el("span", { class: "sample" }, "○ ", R.w("does_not_last")),
           el("span", { class: "sample" }, el("i", { class: "growth-limit sample-limit" }),
@@ -226,7 +226,7 @@
         rest > 0 && R.button(R.w("more", { n: rest }), () => drawGrowth(data, shown.length),
           { class: "more" })),
       data.stages_left_out > 0 && el("p", { class: "faint",
-        text: R.w("stages_left_out", { n: data.stages_left_out }) }));
+        text: R.w("left_out_here", { n: data.stages_left_out }) }));
     const list = parts.growth.querySelector(".growth");
     const first = list.querySelector(".first");
     if (first) list.scrollTop = first.offsetTop - list.offsetTop - list.clientHeight / 3;
@@ -354,7 +354,7 @@
     samples.length > most && R.button(R.w("more", { n: samples.length - most }), () => {
       box.replaceWith(texts(data, samples.length));
     }, { class: "more" }),
-    left > 0 && el("p", { class: "faint", text: R.w("samples_left_out", { n: left }) })]);
+    left > 0 && el("p", { class: "faint", text: R.w("left_out_here", { n: left }) })]);
     return box;
   }
 
@@ -416,7 +416,7 @@
       }), () => el("ul", null, data.not_compared.map(([value, why]) => el("li", null,
         R.data(value, 160), ": ", R.long(R.t(why), 300))))),
       side.left_out > 0 && el("p", { class: "faint",
-        text: R.w("mismatches_left_out", { n: side.left_out }) }));
+        text: R.w("left_out_here", { n: side.left_out }) }));
     drawMap(data, codes);
     drawToken(data, codes);
     drawGrowth(data, BARS);
