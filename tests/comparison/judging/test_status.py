@@ -349,6 +349,13 @@ def test_texts_are_compared_with_the_place_of_the_first_difference(stored):
     assert "It is 6." in why
 
 
+def test_texts_of_unlike_length_are_different_and_not_of_another_shape(stored):
+    """One text that goes on where the other ends differs from its end on."""
+    a, b = text(stored, "答案是五"), text(stored, "答案是五。")
+    assert status(a, b) is Status.DIFFERENT
+    assert "(character 4) on" in note(a, b)
+
+
 def test_texts_whose_words_are_lost_are_not_the_same(stored):
     """Two texts of unlike length whose JSON lacks the words are not taken for equal."""
     a, b = text(stored, "one"), text(stored, "three")

@@ -87,6 +87,13 @@ def test_prompts_stand_before_the_generation_they_are_given_to(openings, saves, 
         )
 
 
+def test_key_data_keep_their_order_without_any_cell():
+    """Key data alone stand in the order of a step, whatever was saved first."""
+    names = [key for key, _ in STEP]
+    data = [datum(key, seq) for seq, key in enumerate(reversed(names))]
+    assert keys(*data) == [f"{name}.0" for name in names]
+
+
 def test_what_a_loss_is_made_of_keeps_the_order_in_which_it_is_made():
     """Key data alone: what the loss is given, what it computes, what the update returns."""
     names = ["loss_inputs", "log_prob", "ratio", "kl", "kl_loss", "actor_loss", "loss", "lr"]
@@ -179,6 +186,29 @@ def rounds(*phases, number=2):
         Entry(f"Cell.{phase}.Net.forward.{n}", phase, 0, 0, next(clock), next(clock), opening=n)
         for n in range(number)
         for phase in phases
+    ]
+
+
+@pytest.mark.parametrize("seq", [None, 100])
+def test_the_nth_save_belongs_to_the_nth_opening(seq):
+    """With two rounds, each key stands in its own round, also if it was saved at the end."""
+    entries = rounds(GENERATE, "critic_compute_values", UPDATE)
+    data = [datum(key, seq, n) for key in ("responses", "rewards", "loss") for n in range(2)]
+    events = shown(order_of(entries, data))
+    order = [name for name in events if not name.startswith("end")]
+    assert order == [
+        f"begin Cell.{GENERATE}.Net.forward.0",
+        "responses.0",
+        "begin Cell.critic_compute_values.Net.forward.0",
+        "rewards.0",
+        f"begin Cell.{UPDATE}.Net.forward.0",
+        "loss.0",
+        f"begin Cell.{GENERATE}.Net.forward.1",
+        "responses.1",
+        "begin Cell.critic_compute_values.Net.forward.1",
+        "rewards.1",
+        f"begin Cell.{UPDATE}.Net.forward.1",
+        "loss.1",
     ]
 
 
