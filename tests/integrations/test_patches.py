@@ -1,9 +1,11 @@
 """Methods of somebody else's class are wrapped, and what they do stays as it was."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
+from mindrlhf_msprobe.common.message import Message
 from mindrlhf_msprobe.integrations.patches import Patches
 
 
@@ -74,6 +76,24 @@ def test_a_method_is_wrapped_once_and_an_inherited_one_for_the_subclass_alone(wo
     special().train(2)
     assert seen == [2]
     assert worker.train is not special.train
+
+
+def test_missing_names_are_said_once_with_what_follows(said, worker):
+    patches = Patches("the trainer")
+    assert not patches.wrap(worker, "fit", lambda self: (yield), without="x is not recorded")
+    patches.note_missing("Critic", "y neither", ["values"])
+    patches.note_missing("Critic", "y neither", ["critic_update"])
+    module = SimpleNamespace(__name__="mod", version="1")
+    assert not patches.wrap(module, "version", lambda: (yield), without="z neither")
+    noted = []
+    patches.report(lambda *lost: noted.append(lost))
+    patches.report(lambda *lost: noted.append(lost))  # of the next training
+    (message,) = said.messages
+    why = Message("trainer.missing", {"what": "Critic"})
+    assert noted == [("values", why), ("critic_update", why)] * 2
+    assert "Worker.fit is missing: x is not recorded" in message
+    assert message.count("Critic is missing: y neither") == 1
+    assert "mod.version is missing: z neither" in message
 
 
 @pytest.mark.parametrize("place", ["before", "after"])

@@ -19,7 +19,7 @@ from mindrlhf_msprobe.capture.graph.folder import FENCE, Drain
 from mindrlhf_msprobe.capture.graph.probes import SITES, Site
 from mindrlhf_msprobe.capture.tensors.tree import TensorOutline
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.storage.writing.graph_files import remove_folder
+from mindrlhf_msprobe.storage.writing.graph_files import files_in, remove_folder
 
 
 class Receiver:
@@ -126,6 +126,26 @@ def cut_short(folder: Path) -> tuple[Path, bytes]:
     return path, content
 
 
+def test_calls_tensors_and_gradients_meet(folder, read):
+    """Files come in the order of their numbers; the last call of a cell has its gradient first."""
+    call, value, end = sites("Float32")
+    for number in range(2):
+        write(folder, *a_call(number, call, value, end))
+    for number in (11, 10):
+        write(folder, ("gradient", value, Tensor([number, 1], ms.float32)))
+    assert read() == [
+        ("opened", 1, -2),
+        ("tensor", 1, (0,), "float32", [0, 1]),
+        ("closed", 1),
+        ("opened", 2, -2),
+        ("tensor", 2, (0,), "float32", [1, 1]),
+        ("closed", 2),
+        ("gradient", 2, (0,), [11, 1]),
+        ("gradient", 1, (0,), [10, 1]),
+    ]
+    assert not list(folder.iterdir())
+
+
 @pytest.mark.parametrize("dtype", ["BFloat16", "Float16", "Bool", "Int32", "Int64", "UInt8"])
 def test_dtypes_come_back(folder, read, dtype):
     """bfloat16, which the file holds as float32, comes back as bfloat16; others as they are."""
@@ -187,6 +207,41 @@ def test_a_file_that_stays_cut_short_is_counted(folder, read, monkeypatch):
         ("fault", message("lost.graph_file"), "CutShortError"),
         ("gradient", 1, (0,), [5, 6]),
     ]
+    assert not list(folder.iterdir())
+
+
+class Slow(Receiver):
+    """Takes nothing more until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = threading.Event()
+
+    def tensor(self, call: int, site: Site, array: np.ndarray) -> None:
+        self.may.wait(30)
+        super().tensor(call, site, array)
+
+
+def test_no_more_waits_than_may(folder, drain):
+    """Above the bound tensors are removed unread, each is counted, and calls stay whole."""
+    call, value, end = sites("Float32")
+    SITES.receiver = receiver = Slow()
+    size = 200  # bytes of a file, which has a header of 128
+    draining = drain(GraphReading(), most_bytes=3 * size)
+    most = []
+    for number in range(20):
+        write(folder, *a_call(number, call, value, end))
+        draining.look()
+        payload = [file.size for file in files_in(folder) if file.kind == "tensor"]
+        most.append(sum(payload))
+    assert 0 < max(most) <= 3 * size
+    receiver.may.set()
+    draining.fence(fence(folder))
+    kinds = [event[0] for event in receiver.events]
+    assert kinds.count("opened") == kinds.count("closed") == 20
+    assert kinds.count("tensor") + kinds.count("fault") == 20
+    assert kinds.count("tensor") == len([event for event in most if event]) - kinds.count("fault")
+    assert {event[2] for event in receiver.events if event[0] == "fault"} == {"FolderFullError"}
     assert not list(folder.iterdir())
 
 

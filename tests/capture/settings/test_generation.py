@@ -237,6 +237,20 @@ def test_a_trainer_says_what_its_own_loop_generates_with(make_probe, recorded):
 # Random generators.
 
 
+def test_reading_states_changes_none():
+    def draw():
+        return np.random.rand(2).tolist(), random.random(), str(mindspore.get_rng_state())
+
+    np.random.seed(1)
+    random.seed(1)
+    undisturbed = draw()
+    np.random.seed(1)
+    random.seed(1)
+    for _ in range(3):
+        states_now(pytest.fail)
+    assert draw() == undisturbed
+
+
 def test_each_step_has_the_states_in_which_it_began(tmp_path):
     np.random.seed(1)
     found = manifest(train(tmp_path / "a", Policy(), [{}, {}, {}]))["random_states"]

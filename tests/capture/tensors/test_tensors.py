@@ -17,25 +17,11 @@ from mindrlhf_msprobe.capture.tensors import summary
 from mindrlhf_msprobe.capture.tensors.summary import Summaries, fingerprint_of, summarise, to_host
 from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8
 
+NAMES = "Float16 Float32 Float64 BFloat16 Bool Int8 Int16 Int32 Int64 UInt8 UInt16 UInt32 UInt64"
 DTYPES = {
-    "Float16": ms.float16,
-    "Float32": ms.float32,
-    "Float64": ms.float64,
-    "BFloat16": ms.bfloat16,
-    "Bool": ms.bool_,
-    "Int8": ms.int8,
-    "Int16": ms.int16,
-    "Int32": ms.int32,
-    "Int64": ms.int64,
-    "UInt8": ms.uint8,
-    "UInt16": ms.uint16,
-    "UInt32": ms.uint32,
-    "UInt64": ms.uint64,
-    "Complex64": ms.complex64,
-    "Complex128": ms.complex128,
+    name: getattr(ms, {"Bool": "bool_"}.get(name, name.lower()))
+    for name in f"{NAMES} Complex64 Complex128".split()
 }
-
-
 SHAPES = ((2, 3), (), (0, 4))
 
 

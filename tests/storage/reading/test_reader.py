@@ -205,6 +205,24 @@ def test_msprobes_side_files_may_be_missing_or_broken(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "content",
+    [
+        {"world": 3, "attempts": 3, "config": 3},
+        {"attempts": [3, {"first_step": "x"}]},
+        {"config": {"msprobe": 3}},
+        {"config": {"unknown": 3}},
+    ],
+)
+def test_a_manifest_of_another_form_says_nothing(damaged, content):
+    """A manifest with unknown content is read without an error, and nothing is taken from it."""
+    (damaged / "run.json").write_text(json.dumps(content))
+    run = open_run(damaged)
+    assert run.config() is None
+    assert not run.completed(0)
+    assert run.entries(rank=0)
+
+
+@pytest.mark.parametrize(
     "content", [None, "", "[]", "{}", '{"data": 3}', '{"data": {"shape": [1], "max": {}}}']
 )
 def test_a_broken_description_of_key_data_is_unreadable(damaged, content):

@@ -144,6 +144,17 @@ def test_the_thread_ends_and_starts_again():
     assert threading.active_count() == before
 
 
+def test_an_abandoned_one_does_nothing_and_does_not_wait():
+    """What a forked child hands over is not done, whatever its parent's thread was doing."""
+    jobs, gate, done = background(), Gate(), []
+    jobs.hand_over("gate", gate)
+    jobs.abandon()
+    jobs.hand_over("a", lambda: done.append("a"), 1000)
+    jobs.finish("b", lambda: done.append("b"))
+    gate.open()
+    assert done == []
+
+
 # Buffers.
 
 

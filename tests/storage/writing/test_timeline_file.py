@@ -61,13 +61,13 @@ def test_a_further_attempt_keeps_the_lines_before_its_first_step(
     path = tmp_path / lines_name(kind, 1)
     with open(path, "ab") as half:
         half.write(b'{"step": 5, "ra')
-    assert list(file.read()) == [line(step, 1) for step in (0, 1, 2, 4)]
+    assert file.steps() == [0, 1, 2, 4]
     lines(tmp_path, 1).forget(begins)
     kept = [step for step in (0, 1, 2, 4) if step < begins]
     assert path.exists() == bool(kept)
     lines(tmp_path, 1).append([line(begins, 1)])
     assert len(path.read_bytes().splitlines()) == len(kept) + 1
-    assert [one["step"] for one in lines(tmp_path, 1).read()] == [*kept, begins]
+    assert lines(tmp_path, 1).steps() == [*kept, begins]
     assert list(lines(tmp_path, 0).read()) == []
 
 
