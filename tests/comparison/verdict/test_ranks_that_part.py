@@ -112,7 +112,7 @@ def test_many_ranks_still_fit_on_a_screen(compared):
     said = lines(result)
     assert len(said) == 5
     assert said[0].startswith("Ranks: rank 4 diverges first")
-    assert said[-2] == "Ranks: … 2 more places"
+    assert said[-2] == "Ranks: … 2 more"
     assert said[-1] == "Ranks: rank 5 agrees throughout"
 
 

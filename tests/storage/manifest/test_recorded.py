@@ -38,8 +38,9 @@ def test_what_is_listed_of_two_parts_is_that_of_either():
             merged = recorded.both(merged, listed(steps, draw.choice([1, 2])))
         wanted = set().union(*parts)
         assert steps_of(merged) == wanted
-        spans = recorded.checked(merged)[recorded.PHASES]["actor_update"]
-        later = {recorded.PHASES: {"actor_update": recorded.with_step(spans, 9000, 3)}}
+        known = recorded.checked(merged)
+        spans = known[recorded.PHASES]["actor_update"]
+        later = recorded.with_counts(known, recorded.PHASES, 9000, {"actor_update": 3})
         assert steps_of(later) >= {9000, *(step for step in wanted if step > spans[0][1])}
 
 
