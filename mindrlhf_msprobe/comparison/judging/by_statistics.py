@@ -34,9 +34,9 @@ _SUBNORMAL = 2.0**-126  # float32 below it may be taken for zero
 
 
 @cache
-def note(code: str, **params: bool) -> Messages:
-    """Return a note; what is said of very many records is one object."""
-    return (message(code, **params),)
+def note(code: str) -> Messages:
+    """Return a note without parameters: what is said of very many records is one object."""
+    return (message(code),)
 
 
 def compare_statistics(a: Leaf, b: Leaf, tolerance: Tolerance) -> PairFound:
@@ -103,7 +103,7 @@ def _compare_unlike_bytes(
 ) -> PairFound:
     """Compare tensors with unlike fingerprints: only finite statistics show by how much."""
     if _within_rounding(a, b, statistics):
-        return Status.WITHIN_TOLERANCE, None, (rounded(a, b, statistics=True),)
+        return Status.WITHIN_TOLERANCE, None, _rounded_statistics(a, b)
     if statistics.within(tolerance):
         # Whole numbers that are not equal are at least 1 apart, so a smaller tolerance excludes it,
         # e.g. for a mask or tokens in another order, whose statistics are all the same.
@@ -127,18 +127,18 @@ def _compare_non_finite(a: Leaf, b: Leaf, statistics: _Statistics) -> PairFound:
     if _has_nan(a) or _has_nan(b):
         if _unlike_counts(a, b) or not (_has_nan(a) and _has_nan(b)):
             return Status.DIFFERENT, None, note("note.nan_beside_infinity")
-        return Status.UNREADABLE, None, note("note.hides", nan=True)
+        return Status.UNREADABLE, None, note("note.nan_hides")
     if not statistics.equal:
         return Status.DIFFERENT, None, note("note.infinities")
     all_infinite = is_number(a.max) and not is_finite(a.max) and a.max == a.min
     if all_infinite or any(is_finite(x) for x, _ in statistics.known):
         return Status.WITHIN_TOLERANCE, None, note("note.by_statistics")
-    return Status.UNREADABLE, None, note("note.hides", nan=False)
+    return Status.UNREADABLE, None, note("note.infinities_hide")
 
 
 def _compare_close(a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Tolerance) -> PairFound:
     if _within_rounding(a, b, statistics):
-        return Status.WITHIN_TOLERANCE, None, (rounded(a, b, statistics=True),)
+        return Status.WITHIN_TOLERANCE, None, _rounded_statistics(a, b)
     if statistics.within(tolerance):
         return Status.WITHIN_TOLERANCE, None, note("note.by_statistics")
     return Status.DIFFERENT, None, note("note.statistics_differ")
@@ -167,9 +167,13 @@ def rounding(a: Leaf, b: Leaf) -> float | None:
     return known[0] if len(known) == 1 and a.dtype == b.dtype else None
 
 
-def rounded(a: Leaf, b: Leaf, *, statistics: bool = False) -> Message:
+def rounded(a: Leaf, b: Leaf) -> Message:
     """Say how exactly the one is known."""
-    return message("note.rounded", error=rounding(a, b), statistics=statistics)
+    return message("note.rounded", error=rounding(a, b))
+
+
+def _rounded_statistics(a: Leaf, b: Leaf) -> Messages:
+    return (message("note.rounded_statistics", error=rounding(a, b)),)
 
 
 def _within_rounding(a: Leaf, b: Leaf, statistics: _Statistics) -> bool:

@@ -162,7 +162,9 @@ def _by_kind(b: Record, members: Sequence[Record], runs: int) -> Noise:
     new = len(own) not in map(len, kinds) or any(
         len(set(column)) == 1 and value != column[0] for value, column in zip(own, zip(*kinds))
     )
-    return Noise(not new, message("note.repetitions_differ", repetitions=runs, too=not new))
+    if new:
+        return Noise(False, message("note.repetitions_differ_otherwise", repetitions=runs))
+    return Noise(True, message("note.repetitions_differ", repetitions=runs))
 
 
 def _of_statistics(a: Record, b: Record) -> Distance:

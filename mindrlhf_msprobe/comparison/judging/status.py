@@ -106,8 +106,10 @@ def token_difference(
         if unlike is not None or x.size != y.size:
             at = common if unlike is None else unlike
             shown = {name: _around(side, at, decode) for name, side in (("a", x), ("b", y))}
+            if not row:
+                return message("note.tokens", token=at, **shown)
             where = ", ".join(map(str, row))
-            return message("note.tokens", token=at, row=where, **shown)
+            return message("note.tokens_of_row", token=at, row=where, **shown)
     return None
 
 
