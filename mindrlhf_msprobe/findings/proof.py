@@ -94,6 +94,11 @@ class ProvenCause(Shown):
         return bool(self.what) and OF_WEIGHTS.issuperset(self.what)
 
     @property
+    def of_updates(self) -> bool:
+        """Whether weights were put in behind updates."""
+        return "updated_parameters" in self.what
+
+    @property
     def of_trainer(self) -> bool:
         """Whether nothing of a network was put in."""
         return bool(self.what) and OF_TRAINER.issuperset(self.what)

@@ -91,7 +91,8 @@ class Given:
     """What cells were given in a run that A's tensors were put into: A's, or something else."""
 
     def __init__(self, after: Comparison) -> None:
-        self._since = min((finding.step for finding in disagreeing(after)), default=None)
+        steps = (finding.step for finding in disagreeing(after) if of_layers(finding))
+        self._since = min(steps, default=None)
         self._differing = {
             (f.step, f.phase, head_of(f.entry), direction_of(f.entry), f.io)
             for f in disagreeing(after)
@@ -104,7 +105,9 @@ class Given:
         If it was not, it may be A's computation of something else, and says nothing of the cell.
         """
         step, what = min(changed.steps), changed.what or ""
-        if self._since is not None and what in OF_WEIGHTS:  # all that differs before it reaches it
+        if (
+            self._since is not None and what in OF_WEIGHTS
+        ):  # a cell that differs before reaches them
             return step < self._since or (step == self._since and what == PARAMETERS)
         at = (step, changed.phase, changed.entry)
         return not any((*at, *part) in self._differing for part in _COMPUTED_OF.get(what, ()))

@@ -21,7 +21,7 @@ from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Comparison
 from mindrlhf_msprobe.findings.proof import Conclusion, Proof, ProvenCause, Round, Where
 from mindrlhf_msprobe.findings.words import Cause, Outcome, Status
-from mindrlhf_msprobe.phases import REPLACED
+from mindrlhf_msprobe.phases import REPLACED, UPDATE_PHASES
 from mindrlhf_msprobe.proof.places import (
     OF_A_CELL,
     Given,
@@ -37,6 +37,7 @@ from mindrlhf_msprobe.storage.arrays.atomic import write_json
 from mindrlhf_msprobe.storage.manifest.run_file import Changed
 from mindrlhf_msprobe.storage.reading.estimate import estimate
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_of, is_within
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
@@ -236,7 +237,10 @@ class _Rounds:
             reasons = tuple(said for said in divergence.reasons if said.code != _LEFT_OUT)
             new = [_Tried(place, where, reasons) for place in places if place not in known]
             if not new:
-                why = message("proof.still_there")
+                compiled = where.cause == Cause.PARAMETER.value and _is_compiled(
+                    open_run(self._of.b)
+                )
+                why = message("proof.within" if compiled else "proof.still_there")
                 return self._end(self._partly(), why, remaining=where)
             of_graph = all(one.whole.of_weights or one.place.replaces for one in new)
             if not of_graph and _is_compiled(open_run(self._of.b)):
@@ -301,13 +305,18 @@ class _Rounds:
         replaced = {one.place.replaces for one in self._tried if one.place.replaces}
         left = {f.key: f for f in reversed([*disagreeing(last)]) if f.key is not None}
         keys = tuple(key for key in reversed(left) if key.rpartition(".")[2] not in replaced)
+        causes = self._causes()
+        of_trainer = bool(replaced) or any(cause.of_trainer for cause in causes)
+        updated = not of_trainer and any(cause.of_updates for cause in causes)
+        # What is computed of gradients where weights are updated tells of the same code.
+        of_update = tuple(key for key in keys if updated and left[key].phase in UPDATE_PHASES)
+        keys = tuple(key for key in keys if key not in of_update)
         if not keys:
-            return self._end(Conclusion.PROVEN)
-        if replaced or any(cause.of_trainer for cause in self._causes()):
+            return self._end(Conclusion.PROVEN, of_update=of_update)
+        if of_trainer:
             several = len(keys) > 1 and not replaced
-            return self._end(
-                Conclusion.NOT_SEPARATED if several else Conclusion.PROVEN, of_trainer=keys
-            )
+            conclusion = Conclusion.NOT_SEPARATED if several else Conclusion.PROVEN
+            return self._end(conclusion, of_trainer=keys)
         if not any(map(of_layers, last.findings)) and not last.agreements:
             return self._end(Conclusion.NO_PROOF, message("proof.keys_alone", keys=[*keys]))
         computed = []
@@ -316,7 +325,7 @@ class _Rounds:
             place = (found.step, found.rank, None, found.record)
             where = Where(*place, Cause.DATA.value, key=key)
             computed.append(ProvenCause(where, (), (), (), keys=(key,)))
-        return self._end(Conclusion.PROVEN, computed=computed)
+        return self._end(Conclusion.PROVEN, computed=computed, of_update=of_update)
 
     def _causes(self) -> list[ProvenCause]:
         """Return what was needed; of each round, one cause has the first difference."""
@@ -327,7 +336,7 @@ class _Rounds:
                 at = one.place.first
                 is_first = not at or (not known and any(part.entry == at for part in changed))
                 found.append(one.cause(changed, self._steps, is_first))
-        return found
+        return [_with_code_around(cause, found) for cause in found]
 
     def _partly(self) -> Conclusion:
         """Return what is concluded where something of the cells still differs."""
@@ -429,18 +438,23 @@ class _Rounds:
         *why: Message,
         remaining: Where | None = None,
         of_trainer: tuple[str, ...] = (),
+        of_update: tuple[str, ...] = (),
         computed: Sequence[ProvenCause] = (),
     ) -> Proof:
         """Return the proof.
 
         Args:
             of_trainer: key data that differ before what the trainer handed to a network.
+            of_update: key data that differ where weights were updated.
             computed: causes that were found without a tensor.
         """
         causes = [*self._causes(), *computed]
         if of_trainer:
             at = next(i for i, c in enumerate(causes) if c.of_trainer or c.replaces)
             causes[at] = replace(causes[at], keys=of_trainer)
+        if of_update:
+            at = next(i for i, cause in enumerate(causes) if cause.of_updates)
+            causes[at] = replace(causes[at], keys=of_update)
         return Proof(
             *(str(self._of.a), str(self._of.b), str(self._of.output), conclusion, why),
             first=self._first,
@@ -452,6 +466,22 @@ class _Rounds:
             shown=self._shown,
             evidence=tuple(self._evidence),
         )
+
+
+def _with_code_around(cause: ProvenCause, all_causes: Sequence[ProvenCause]) -> ProvenCause:
+    """Add what else may make gradients of a cell's parameters differ: code that uses them itself.
+
+    A graft of code puts in what that hands to cells, and not its share of these gradients.
+    """
+    if cause.what != (PARAMETERS_GRAD,):
+        return cause
+    around = [head for other in all_causes if CODE in other.what for head in other.entries]
+    cell = cell_of(cause.entries[0])
+    named = next((head for head in around if is_within(cell, cell_of(head))), None)
+    if named is None:
+        return cause
+    said = message("proof.or_of_code", kind=named.rpartition(".")[2], code=cell_of(named))
+    return replace(cause, reasons=(*cause.reasons, said))
 
 
 def _is_compiled(run: Run) -> bool:

@@ -19,7 +19,7 @@ from mindrlhf_msprobe.findings.proof import (
 )
 from mindrlhf_msprobe.report.answer import Lines, Rows, capped
 from mindrlhf_msprobe.report.messages import paragraph, say, text_of
-from mindrlhf_msprobe.storage.records import cell_name
+from mindrlhf_msprobe.storage.records import cell_of
 
 _MOST_ENTRIES = 4
 _MOST_TRIALS = 40
@@ -118,7 +118,7 @@ def _cause(number: int, cause: ProvenCause) -> Iterator[Any]:
         named = cause.keys
     shown = capped(named, _MOST_ENTRIES)
     if cause.between:
-        cells = capped((cell_name(f"{head}.forward.0") for head in cause.entries), _MOST_ENTRIES)
+        cells = capped([*map(cell_of, cause.entries)], _MOST_ENTRIES)
         before, behind = cause.between
         kind = cause.entries[0].rpartition(".")[2]
         shown = [say("proof.code", **{"class": kind}, cells=cells, before=before, behind=behind)]

@@ -127,6 +127,16 @@ def cell_name(entry: str) -> str:
     return parts_of_name(entry).cell
 
 
+def cell_of(head: str) -> str:
+    """Return the cell of which a head is, as `head_of` returns it."""
+    return cell_name(f"{head}.forward.0")
+
+
+def is_within(cell: str, around: str) -> bool:
+    """Return whether a cell lies in another one of its network."""
+    return cell != around and (around == "root" or cell.startswith(f"{around}."))
+
+
 def class_name(entry: str) -> str:
     """Return the class in the name of a cell's entry, e.g. `RMSNorm`; "" of all else."""
     return parts_of_name(entry).class_name

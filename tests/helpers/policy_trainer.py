@@ -61,6 +61,7 @@ class Policy(nn.Cell):
         self.layers = nn.CellList([Layer(), Layer(), Layer()])
         self.head = nn.Dense(WIDTH, VOCABULARY)
         self.wrong_factor = False
+        self.is_tied = False  # the code below uses the table of the embedding, too
         rng = np.random.default_rng(seed)
         for parameter in self.get_parameters():
             values = rng.normal(size=parameter.shape, scale=0.4)
@@ -71,7 +72,9 @@ class Policy(nn.Cell):
         x = self.embedding(tokens)
         for layer in self.layers:
             x = layer(x)
-        return self.head(x * 1.001 if self.wrong_factor else x)
+        x = x * 1.001 if self.wrong_factor else x
+        logits = self.head(x)
+        return logits + ops.matmul(x, self.embedding.embedding_table.T) if self.is_tied else logits
 
 
 class WrongGradient(nn.Cell):
@@ -118,6 +121,9 @@ def plant(actor: Policy, rollout: Policy, reference: Policy, faults: Collection[
         elif kind == "normalisation":
             for layer in (*actor.layers, *rollout.layers, *reference.layers):
                 instead(layer.norm, lambda own, x: own(x) * 1.0005)
+        elif kind == "tied":  # no fault
+            for network in (actor, rollout, reference):
+                network.is_tied = True
         elif kind == "cut":
             instead(actor.layers[1].down, lambda own, x: own(ops.stop_gradient(x)))
         elif kind == "weights":
@@ -194,6 +200,8 @@ def train(config: dict[str, Any], faults: Collection[str] = ()) -> None:
                     loss, gradients = gradients_of(tokens, advantages)
                     if "clip" in faults:
                         gradients = tuple(gradient * 0.99 for gradient in gradients)
+                    norms = ops.stack([ops.norm(gradient) for gradient in gradients])
+                    probe.save_data(grad_norm=ops.norm(norms))
                     optimizer(gradients)
             if "sync" in faults:
                 ops.assign(actor.head.bias, actor.head.bias + 0.001)

@@ -192,6 +192,31 @@ def test_a_metric_that_is_logged_wrong_is_named_without_a_tensor(healthy, tmp_pa
 
 
 @pytest.mark.slow
+def test_key_data_computed_of_gradients_are_of_the_update(healthy, tmp_path, command):
+    """The trainer scales the gradients of one weight, and saves their norm."""
+    found = proven(healthy, tmp_path, command, ["clip"])
+    assert found.conclusion is Conclusion.PROVEN
+    (cause,) = found.causes
+    assert cause.what == ("updated_parameters",)
+    assert cause.keys == ("grad_norm",)
+
+
+@pytest.mark.slow
+def test_gradients_that_may_be_of_code_around_their_cell_say_so(tmp_path, command):
+    """Of parameters that this code uses itself, as with tied embeddings."""
+    a, b = run_with(["tied"], tmp_path / "a"), run_with(["tied", "factor:network"], tmp_path / "b")
+    again = command(["tied", "factor:network"])
+    train({**CONFIG, "dump_path": str(tmp_path / "tensors"), "task": "tensor"}, ["tied"])
+    found = prove(Experiment(a, b, tmp_path / "out", again, tmp_path / "tensors", again=0))
+    assert found.conclusion is Conclusion.PROVEN
+    code, table = found.causes
+    assert code.entries == ("Cell.root.Policy",)
+    assert table.what == ("parameters_grad",)
+    assert table.reasons[-1].code == "proof.or_of_code"
+    assert "If the code of Policy (root), named above, uses" in str(proof_lines(found))
+
+
+@pytest.mark.slow
 def test_each_cause_of_a_round_has_its_own_place(healthy, tmp_path, command):
     found = proven(healthy, tmp_path, command, ["rate", "forgotten"])
     assert found.conclusion is Conclusion.PROVEN
