@@ -302,7 +302,8 @@ def _graft(name: str, given: Any) -> dict[str, Any]:
     }
     for key, item in items.items():
         if key not in checks:
-            raise _fail(f"{name}.{key}", item, message("config.one_of", choices=", ".join(checks)))
+            shown = [(repr(f"{name}.{key}"), repr(item), nearest_of(str(key), checks))]
+            raise ConfigError.saying("config.unknown_keys", items=shown, known=", ".join(checks))
     missing = [key for key in ("from", "entries") if not items.get(key)]
     if missing:
         raise _fail(f"{name}.{missing[0]}", items.get(missing[0]), message("config.graft"))

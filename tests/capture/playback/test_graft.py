@@ -234,6 +234,11 @@ def test_a_wrong_graft_is_refused_at_the_start(graft):
         ProbeConfig(msprobe=True, graft=graft)
 
 
+def test_an_unknown_key_of_a_graft_is_said_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"unknown key 'graft.*entry' .*Did you mean 'entries'"):
+        ProbeConfig(msprobe=True, graft={"from": "A", "entry": DOWN})
+
+
 def test_what_cannot_be_put_in_is_refused_at_the_start(healthy, tmp_path):
     def start(**graft):
         graft = {"from": str(healthy), "entries": [DOWN], **graft}
