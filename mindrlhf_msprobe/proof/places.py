@@ -87,6 +87,19 @@ def count_differing(comparison: Comparison) -> int:
     return sum(1 for _ in disagreeing(comparison))
 
 
+def count_agreeing_now(before: Comparison, after: Comparison) -> int:
+    """Return how many records were not the same before, and are now.
+
+    What differs anew, as by noise, does not count against them.
+    """
+
+    def named(finding: Finding) -> tuple[Any, ...]:
+        return finding.step, finding.rank, finding.phase, finding.record, finding.micro_step
+
+    left = {named(finding) for finding in disagreeing(after)}
+    return sum(1 for finding in disagreeing(before) if named(finding) not in left)
+
+
 class Given:
     """What cells were given in a run that A's tensors were put into: A's, or something else."""
 

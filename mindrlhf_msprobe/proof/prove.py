@@ -27,6 +27,7 @@ from mindrlhf_msprobe.proof.places import (
     Given,
     NoPlaceError,
     Place,
+    count_agreeing_now,
     count_differing,
     disagreeing,
     of_layers,
@@ -249,7 +250,7 @@ class _Rounds:
             trial = self._make("graft", number, self._settings(tensors))
             after = self._compare(self._of.a, trial.run, f"graft{number}/comparison")
             put_in = self._read_notes(open_run(trial.run), new, after)
-            gone = count_differing(current) - count_differing(after)
+            gone = count_agreeing_now(current, after)
             for one in new:
                 own = sum(changed.records or 0 for changed in one.changed)
                 one.explained = max(0, gone - own) if one.is_cause else 0

@@ -347,7 +347,7 @@ def follow(root, told, **task):
 
 def test_who_is_behind_looks_at_the_newest_step_and_says_so(tmp_path, monkeypatch):
     """The steps between are named."""
-    monkeypatch.setattr(follower, "_give_way", lambda: None)
+    monkeypatch.setattr(follower.os, "nice", lambda _: None)  # of the tests themselves
     root = record_training(tmp_path / "run", steps=3)
     many = [*range(follower.MOST_WAITING + 1)]
     reports = follow(root, [many, [1, 2]])
@@ -357,7 +357,7 @@ def test_who_is_behind_looks_at_the_newest_step_and_says_so(tmp_path, monkeypatc
 
 def test_a_step_that_was_thinned_before_is_not_one_that_was_looked_at(tmp_path, monkeypatch):
     """With `keep_mb`, who is behind finds nothing of it."""
-    monkeypatch.setattr(follower, "_give_way", lambda: None)
+    monkeypatch.setattr(follower.os, "nice", lambda _: None)  # of the tests themselves
     recording = Recording(tmp_path / "run", keep_mb=1, step_end=99)
     for step in range(14):
         with recording.phase("actor_update"):

@@ -24,7 +24,7 @@ SAID = {
     "hostile": [*HOSTILE.values()],
     "long_names": [LONG[:40], "show all"],
     "right_to_left": [RIGHT_TO_LEFT[0], "⟨U+202E⟩abc⟨U+202C⟩ 123"],
-    "many_prompts": ["Not checked", "prompt number 0", "9800 more samples are not in this page"],
+    "many_prompts": ["Not checked", "prompt number 0", "9800 more are not in this page"],
     "huge_values": ["1e308"],
 }
 
