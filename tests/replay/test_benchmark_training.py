@@ -239,7 +239,12 @@ def test_healthy_network_is_silent(benchmarked, dtype, mode):
     rows, _ = benchmarked(Layer(), x, mask, pert_mode=mode)
     judged = [row for row in rows if "why" not in row]
     improves = mode == "improve_precision"
-    assert len(judged) == (0 if improves and dtype == ms.float32 else 5 if improves else 7)
+    same = 0  # the numbers that are exchanged may be equal, in 16 bits
+    if mode == "change_value":
+        codes = [[said["code"] for said in row.get("why", ())] for row in rows]
+        same = codes.count(["benchmark.nothing_to_disturb"])
+    judgeable = 0 if improves and dtype == ms.float32 else 5 if improves else 7
+    assert len(judged) == judgeable - same
     assert [row for row in judged if not row["consistent"]] == []
 
 
