@@ -15,11 +15,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages
 from mindrlhf_msprobe.errors import DIVERGED, SAME
 from mindrlhf_msprobe.findings.words import SCHEMA, Keyword, Shown, as_json, by_fields, by_names
-
-
-def is_around(outer: str, cell: str) -> bool:
-    """Return whether one cell is inside another, by their names; root is the network."""
-    return outer != cell and (outer == "root" or cell.startswith(f"{outer}."))
+from mindrlhf_msprobe.storage.records import is_around
 
 
 class Agreement(Keyword):

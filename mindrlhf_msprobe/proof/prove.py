@@ -38,7 +38,7 @@ from mindrlhf_msprobe.storage.arrays.atomic import write_json
 from mindrlhf_msprobe.storage.manifest.run_file import Changed
 from mindrlhf_msprobe.storage.reading.estimate import estimate
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_of, is_within
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_of, is_around
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
@@ -478,7 +478,7 @@ def _with_code_around(cause: ProvenCause, all_causes: Sequence[ProvenCause]) -> 
         return cause
     around = [head for other in all_causes if CODE in other.what for head in other.entries]
     cell = cell_of(cause.entries[0])
-    named = next((head for head in around if is_within(cell, cell_of(head))), None)
+    named = next((head for head in around if is_around(cell_of(head), cell)), None)
     if named is None:
         return cause
     said = message("proof.or_of_code", kind=named.rpartition(".")[2], code=cell_of(named))

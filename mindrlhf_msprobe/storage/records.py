@@ -132,9 +132,9 @@ def cell_of(head: str) -> str:
     return cell_name(f"{head}.forward.0")
 
 
-def is_within(cell: str, around: str) -> bool:
-    """Return whether a cell lies in another one of its network."""
-    return cell != around and (around == "root" or cell.startswith(f"{around}."))
+def is_around(outer: str, cell: str) -> bool:
+    """Return whether one cell is inside another, by their names; root is the network."""
+    return outer != cell and (outer == "root" or cell.startswith(f"{outer}."))
 
 
 def class_name(entry: str) -> str:

@@ -23,11 +23,11 @@ from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair
 from mindrlhf_msprobe.comparison.pairing.names import Name, around
-from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight, is_around
+from mindrlhf_msprobe.findings.mismatch import Cause, Stage, Weight
 from mindrlhf_msprobe.sequences.beginnings import holds, longest_common
 from mindrlhf_msprobe.sequences.calls import PhaseTokens
 from mindrlhf_msprobe.storage.arrays.npy import roundoff
-from mindrlhf_msprobe.storage.records import cell_of_parameter
+from mindrlhf_msprobe.storage.records import cell_of_parameter, is_around
 
 _LEAST_INSIDE = 4  # tokens of a sequence that is looked for inside others
 _GRADUAL = 4.0  # times what independent roundings of all cells explain

@@ -13,7 +13,7 @@ from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.comparison.preflight.networks import attributes_of, role_of
-from mindrlhf_msprobe.findings.mismatch import Experts, is_around
+from mindrlhf_msprobe.findings.mismatch import Experts
 from mindrlhf_msprobe.sequences.routers import (
     MOST_EXPERTS,
     are_integers,
@@ -23,6 +23,7 @@ from mindrlhf_msprobe.sequences.routers import (
     is_router,
     returns_choice,
 )
+from mindrlhf_msprobe.storage.records import is_around
 
 #: What cells call how many experts each token has; and what routers, and cells around these, do.
 _CHOSEN = frozenset(

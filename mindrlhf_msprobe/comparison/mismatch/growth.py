@@ -14,8 +14,9 @@ import numpy as np
 
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, Name, of_any_layer
-from mindrlhf_msprobe.findings.mismatch import Stage, Token, is_around
+from mindrlhf_msprobe.findings.mismatch import Stage, Token
 from mindrlhf_msprobe.sequences.calls import TokenRows
+from mindrlhf_msprobe.storage.records import is_around
 
 #: Times what entered: what one cell may make of it.
 GROWTH = 16.0

@@ -17,10 +17,10 @@ from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, Name, NameRule, with_numbers
 from mindrlhf_msprobe.comparison.preflight.networks import mode_of
 from mindrlhf_msprobe.errors import nearest_of
-from mindrlhf_msprobe.findings.mismatch import InFlight, Weight, is_around
+from mindrlhf_msprobe.findings.mismatch import InFlight, Weight
 from mindrlhf_msprobe.storage.manifest.run_file import Mode
 from mindrlhf_msprobe.storage.place import StepPlace
-from mindrlhf_msprobe.storage.records import Record, cell_of_parameter
+from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, is_around
 
 
 def ran_alone(walk: Walk, name: Name, around: str) -> Message | None:

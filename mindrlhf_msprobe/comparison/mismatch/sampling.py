@@ -14,7 +14,7 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.comparison.mismatch.rows.pairs import NotAligned, Source
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.pairing.names import Name
-from mindrlhf_msprobe.findings.mismatch import LogProbs, SampledToken, is_around
+from mindrlhf_msprobe.findings.mismatch import LogProbs, SampledToken
 from mindrlhf_msprobe.phases import ROLLOUT_LOG_PROB, ROLLOUT_PROMPTS, ROLLOUT_TOKENS
 from mindrlhf_msprobe.sequences.batch import Sample, Sequences
 from mindrlhf_msprobe.sequences.beginnings import prefix_names
@@ -22,6 +22,7 @@ from mindrlhf_msprobe.sequences.log_probs import KEYS_READ, RolloutRows
 from mindrlhf_msprobe.sequences.step_data import Settings, StepData, Unavailable
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, roundoff
 from mindrlhf_msprobe.storage.reading.reader import Run
+from mindrlhf_msprobe.storage.records import is_around
 from mindrlhf_msprobe.trends.rollout_correction import DIFF_MEAN, rollout_gaps
 
 _MOST_ROWS = 256  # that are apart and held against each other

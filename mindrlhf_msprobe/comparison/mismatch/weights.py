@@ -23,10 +23,9 @@ from mindrlhf_msprobe.comparison.pairing.frameworks.records import parameter_nam
 from mindrlhf_msprobe.comparison.pairing.fused import Fused, find_fused, find_reordered, parts_of
 from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
 from mindrlhf_msprobe.comparison.pairing.names import Names, around
-from mindrlhf_msprobe.findings.mismatch import is_around
 from mindrlhf_msprobe.storage.arrays.npy import ROUNDED, ArrayFileError, rounded, roundoff
 from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, SIGNS
-from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, network_name
+from mindrlhf_msprobe.storage.records import Record, cell_of_parameter, is_around, network_name
 
 _CACHE = "cache"  # part of the name of a parameter that holds keys or values
 

@@ -26,6 +26,7 @@ from mindrlhf_msprobe.storage.records import (
     cell_name,
     class_name,
     direction_of,
+    is_around,
     network_name,
 )
 
@@ -253,7 +254,7 @@ class _Lines:
         for other in () if operator else self.by_name:
             if direction_of(other) == "forward" and parse_operator(other) is None:
                 cell, kind = cell_name(other), class_name(other)
-                if kind and cell != around and (around == "root" or cell.startswith(f"{around}.")):
+                if kind and is_around(around, cell):
                     inside[cell] = kind
         return RecordedCall(
             *(self._run, forward, backward, operator, parameters, attributes, unlike),
