@@ -313,11 +313,11 @@ class _Rounds:
         of_update = tuple(key for key in keys if updated and left[key].phase in UPDATE_PHASES)
         keys = tuple(key for key in keys if key not in of_update)
         if not keys:
-            return self._end(Conclusion.PROVEN, of_update=of_update)
+            return self._end(Conclusion.PROVEN, keys=of_update)
         if of_trainer:
             several = len(keys) > 1 and not replaced
             conclusion = Conclusion.NOT_SEPARATED if several else Conclusion.PROVEN
-            return self._end(conclusion, of_trainer=keys)
+            return self._end(conclusion, keys=keys)
         if not any(map(of_layers, last.findings)) and not last.agreements:
             return self._end(Conclusion.NO_PROOF, message("proof.keys_alone", keys=[*keys]))
         computed = []
@@ -326,7 +326,7 @@ class _Rounds:
             place = (found.step, found.rank, None, found.record)
             where = Where(*place, Cause.DATA.value, key=key)
             computed.append(ProvenCause(where, (), (), (), keys=(key,)))
-        return self._end(Conclusion.PROVEN, computed=computed, of_update=of_update)
+        return self._end(Conclusion.PROVEN, keys=of_update, computed=computed)
 
     def _causes(self) -> list[ProvenCause]:
         """Return what was needed; of each round, one cause has the first difference."""
@@ -438,24 +438,21 @@ class _Rounds:
         conclusion: Conclusion,
         *why: Message,
         remaining: Where | None = None,
-        of_trainer: tuple[str, ...] = (),
-        of_update: tuple[str, ...] = (),
+        keys: tuple[str, ...] = (),
         computed: Sequence[ProvenCause] = (),
     ) -> Proof:
         """Return the proof.
 
         Args:
-            of_trainer: key data that differ before what the trainer handed to a network.
-            of_update: key data that differ where weights were updated.
+            keys: key data that differ before what the trainer handed to a network; where it handed
+                none of A's, those that differ where weights were updated.
             computed: causes that were found without a tensor.
         """
         causes = [*self._causes(), *computed]
-        if of_trainer:
-            at = next(i for i, c in enumerate(causes) if c.of_trainer or c.replaces)
-            causes[at] = replace(causes[at], keys=of_trainer)
-        if of_update:
-            at = next(i for i, cause in enumerate(causes) if cause.of_updates)
-            causes[at] = replace(causes[at], keys=of_update)
+        if keys:
+            of_trainer = [i for i, c in enumerate(causes) if c.of_trainer or c.replaces]
+            at, *_ = of_trainer or [i for i, cause in enumerate(causes) if cause.of_updates]
+            causes[at] = replace(causes[at], keys=keys)
         return Proof(
             *(str(self._of.a), str(self._of.b), str(self._of.output), conclusion, why),
             first=self._first,
