@@ -405,8 +405,9 @@ class PhaseGraft:
     def close(self) -> None:
         """Set the parameters that an update ends with; count what did not come."""
         self._set(self.updated)
-        for name, source in self.records.items():
-            if name not in self._came:
+        during = [source for of_call in self.during.values() for source in of_call.values()]
+        for source in (*self.records.values(), *during):
+            if source.record.name not in self._came:
                 self.grafts.leave(source.number, message("graft.did_not_run"))
         self.grafts.note()
 

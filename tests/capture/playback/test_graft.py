@@ -287,3 +287,20 @@ def test_parameters_are_put_into_a_compiled_network(healthy, tmp_path, graph_mod
     (note,) = json.loads((tmp_path / "b" / "run.json").read_text())["grafted"]
     assert note["put_in"] == 21
     assert not note["left_out"]
+
+
+def test_parameters_between_updates_of_a_compiled_phase_are_counted_as_left_out(
+    healthy, tmp_path, graph_mode
+):
+    what = ["updated_parameters"]
+    graft = {"from": str(healthy), "entries": cells_of(healthy, "parameters"), "what": what}
+    config = {**CONFIG, "dump_path": str(tmp_path / "b"), "graft": graft}
+    network = Policy(1)
+    with Probe.from_config(config) as probe:
+        probe.watch(actor=network)
+        with probe.phase("actor_update"):
+            network(ms.Tensor([[1, 2, 3]], ms.int32))
+        probe.step()
+    (note,) = json.loads((tmp_path / "b" / "run.json").read_text())["grafted"]
+    (left,) = note["left_out"]
+    assert (left["code"], left["records"]) == ("graft.did_not_run", 21)
