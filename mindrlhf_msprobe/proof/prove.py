@@ -413,7 +413,10 @@ class _Rounds:
     def _make(
         self, kind: str, number: int, settings: Mapping[str, Any], side: str = "b"
     ) -> MadeRun:
-        return self._trials.make(f"{kind}{number}", settings, {SIDE: side})
+        made = self._trials.make(f"{kind}{number}", settings, {SIDE: side})
+        if made.failed_behind_run is not None:
+            self._evidence.append(made.failed_behind_run)
+        return made
 
     def _compare(
         self, a: Path, b: Path, output: str | None, include: Sequence[str] = ()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.processes import run_to_end
 from mindrlhf_msprobe.config import OVERRIDES
 from mindrlhf_msprobe.errors import MsprobeError, RunError
@@ -39,16 +40,26 @@ class MadeRun:
         directory: of the trial; the run is in it.
         seconds: how long the command ran.
         reused: whether it was made by an earlier call.
+        exit_code: of the command; other than 0 where it failed behind a whole run, negative: the
+            signal that ended it.
     """
 
     directory: Path
     seconds: float
     reused: bool
+    exit_code: int = 0
 
     @property
     def run(self) -> Path:
         """The recorded run."""
         return self.directory / RUN
+
+    @property
+    def failed_behind_run(self) -> Message | None:
+        """What is said of a command that failed when its run was whole."""
+        if not self.exit_code:
+            return None
+        return message("proof.failed_behind", path=self.directory.name, code=self.exit_code)
 
 
 class Trials:
@@ -110,7 +121,7 @@ class Trials:
             directory: in which it runs; None: this process's.
 
         Raises:
-            TrialError: it failed, was stopped, or made no run there.
+            TrialError: it failed before its run was whole, was stopped, or made no run there.
         """
         own = self.output / name
         given = dict(arguments or {})
@@ -118,8 +129,9 @@ class Trials:
         made_of = {"settings": settings, "arguments": given, "environment": environment or {}}
         made_of = loads(dump_json(made_of))
         ended = _read(own / _TRIAL)
-        if ended.get("made_of") == made_of and ended.get("exit_code") == 0 and _is_run(own / RUN):
-            return MadeRun(own, float(ended.get("seconds") or 0.0), True)
+        if ended.get("made_of") == made_of and _is_run(own / RUN):
+            known = float(ended.get("seconds") or 0.0), True, int(ended.get("exit_code") or 0)
+            return MadeRun(own, *known)
         if (own / _SETTINGS).is_file():  # of an earlier call that was interrupted
             _refuse_running(own)
             shutil.rmtree(own)
@@ -131,7 +143,7 @@ class Trials:
         began = time.monotonic()
         code = self._run(command, own, environment or {}, directory)
         seconds = round(time.monotonic() - began, 1)
-        if code != 0:
+        if code is None or (code != 0 and not _is_whole(own / RUN)):
             known = "proof.stopped" if code is None else "proof.failed"
             if code is not None and code < 0:
                 known, code = "proof.killed", -code
@@ -142,7 +154,7 @@ class Trials:
                 "proof.recorded_nothing", path=str(own / RUN), variable=OVERRIDES
             )
         write_json(own / _TRIAL, {"made_of": made_of, "exit_code": code, "seconds": seconds})
-        return MadeRun(own, seconds, False)
+        return MadeRun(own, seconds, False, code)
 
     def _run(
         self,
@@ -192,6 +204,18 @@ def takes(command: Sequence[str], name: str) -> bool:
 def _is_run(path: Path) -> bool:
     try:
         return bool(open_run(path).steps)
+    except (MsprobeError, OSError):
+        return False
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether all ranks have closed a run.
+
+    What fails behind that is no concern of the run: MindSpore's processes crash at exit at times.
+    """
+    try:
+        run = open_run(path)
+        return bool(run.run_files) and run.finished and not run.missing_ranks
     except (MsprobeError, OSError):
         return False
 

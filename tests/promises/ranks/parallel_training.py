@@ -44,13 +44,14 @@ class Policy(nn.Cell):
 
 def train(options: dict, *, last: bool) -> None:
     rank, size = get_rank(), get_group_size()
-    if "split" in options:
-        own = {"reduce": ops.AllReduce(), "fault": options.get("fault")}
-        train_split(options["msprobe"], options["split"], rank, size, **own)
-        return
-    if "divided" in options:
-        ranks = Ranks(rank, size, ops.AllReduce(), ops.AllGather())
-        train_divided(options["msprobe"], options["divided"], ranks, options.get("fault"))
+    if "split" in options or "divided" in options:
+        if "split" in options:
+            own = {"reduce": ops.AllReduce(), "fault": options.get("fault")}
+            train_split(options["msprobe"], options["split"], rank, size, **own)
+        else:
+            ranks = Ranks(rank, size, ops.AllReduce(), ops.AllGather())
+            train_divided(options["msprobe"], options["divided"], ranks, options.get("fault"))
+        _end(options, rank, last=last)
         return
     settings = {"msprobe": True, "actor_train_dump": True, "reference_dump": True, "step_end": 9}
     settings |= {"key_data_dump": True, **options["msprobe"]}
@@ -101,12 +102,19 @@ def train(options: dict, *, last: bool) -> None:
     total = sum(float(p.asnumpy().astype(np.float64).sum()) for p in actor.get_parameters())
     sys.stdout.write(f"WEIGHTS {rank}: {total!r}\n")
     probe.close()
-    # What this rank has to do is done. MindSpore may crash while a process ends, and msrun kills
-    # the others then: none ends before all have said that they are done.
+    _end(options, rank, last=last)
+
+
+def _end(options: dict, rank: int, *, last: bool) -> None:
+    """Say that what this rank has to do is done.
+
+    MindSpore may crash while a process ends, and msrun kills the others then: none ends before all
+    have said that they are done.
+    """
     if last:
         sys.stdout.write(f"DONE {rank}\n")
     sys.stdout.flush()
-    average(Tensor([1.0])).asnumpy()  # returns when all have come; there is no Barrier on CPU
+    ops.AllReduce()(Tensor([1.0])).asnumpy()  # returns when all have come: CPU has no Barrier
     if options.get("crash_at_exit") == rank:
         os.kill(os.getpid(), signal.SIGSEGV)
 
