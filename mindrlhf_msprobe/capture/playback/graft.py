@@ -47,6 +47,7 @@ from mindrlhf_msprobe.storage.manifest.manifest import Replaced
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run, open_run
 from mindrlhf_msprobe.storage.records import Entry, Record, head_of, network_name
+from mindrlhf_msprobe.storage.writing.directory import world_of
 
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.pynative.gradients import GradientPlace
@@ -142,6 +143,7 @@ class Grafts:
         runs: dict[str, Run] = {}
         for given in config.graft:
             if given["ranks"] and rank not in given["ranks"]:
+                self._check_ranks(given, config)
                 continue
             path = given["from"]
             if path not in runs:
@@ -169,6 +171,16 @@ class Grafts:
             warn("log.grafted", what=[*one.what], entries=[*one.entries], path=one.run.path)
         self.note()
         recorder.phases.graft(self)
+
+    def _check_ranks(self, given: Mapping[str, Any], config: ProbeConfig) -> None:
+        """Refuse a graft for ranks of which none is recorded in this job: nothing would be put in.
+
+        Each rank that is recorded looks, for one that is not there cannot say so.
+        """
+        size = max(world_of()["size"], self._rank + 1)
+        if not any(rank < size and config.records_rank(rank) for rank in given["ranks"]):
+            ranks = ", ".join(map(str, given["ranks"]))
+            raise RunError.saying("error.graft_no_rank", path=given["from"], ranks=ranks, size=size)
 
     def _check(self, wanted: Wanted) -> None:
         """Refuse what cannot be put in; what another rank recorded is put in there alone."""

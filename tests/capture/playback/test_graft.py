@@ -250,6 +250,8 @@ def test_what_cannot_be_put_in_is_refused_at_the_start(healthy, tmp_path):
         start(entries=["Cell.layers.1.dwn.Dense"])
     with pytest.raises(RunError, match="none of the steps 99"):
         start(steps=[99])
+    with pytest.raises(RunError, match="none of the ranks 5 is recorded here: the job has 1 rank,"):
+        start(ranks=[5])
     statistics = tmp_path / "statistics"
     train({**CONFIG, "dump_path": str(statistics)})
     with pytest.raises(RunError, match="without its elements"):
