@@ -13,7 +13,7 @@ run. Where it has `learns = True`, it is given the healthy runs before (`Check.l
     class Jump:
         def __init__(self, check: Check) -> None: ...
         def journal(self, journal: Columns) -> None: ...      # records of many entries, as columns
-        def entry(self, entry: EntryView) -> None: ...        # in the order in which they ended
+        def entry(self, entry: Entry) -> None: ...        # in the order in which they ended
         def step(self, step: Step) -> Iterator[Found]: ...    # when all ranks' entries were given
         def end(self) -> Iterator[Found]: ...                 # after the last step
 """
