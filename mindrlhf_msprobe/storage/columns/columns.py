@@ -146,11 +146,22 @@ class _EntryOfColumns(Entry):
     @classmethod
     def of(cls, columns: Columns, number: int) -> Entry:
         """Return one of the entries of columns."""
-        found, (phase, step, rank) = cls.__new__(cls), columns.at
-        known = vars(found)
-        known.update(zip(HEADS, [column[number] for column in columns.heads]))
-        known.update(name=columns.layout.names[number], phase=phase, step=step, rank=rank)
-        known.update(_columns=columns, _number=number)
+        found = cls.__new__(cls)
+        heads, (phase, step, rank) = columns.heads, columns.at
+        vars(found).update(
+            name=columns.layout.names[number],
+            phase=phase,
+            step=step,
+            rank=rank,
+            seq=heads.seqs[number],
+            end=heads.ends[number],
+            parent=heads.parents[number],
+            opening=heads.openings[number],
+            token=heads.tokens[number],
+            around=heads.arounds[number],
+            _columns=columns,
+            _number=number,
+        )
         return found
 
     @cached_property
