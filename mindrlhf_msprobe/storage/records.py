@@ -264,7 +264,7 @@ class Record:
 
 
 #: One value of an entry: io, path in it, and its leaf as JSON, of which no object was made.
-Value = tuple[str, str, Mapping[str, Any]]
+EntryValue = tuple[str, str, Mapping[str, Any]]
 
 
 def known_at(io: str, seq: int, end: int | None) -> int:
@@ -322,14 +322,13 @@ class Entry(Named):
         return self.seq if self.end is None else self.end
 
     @property
-    def values(self) -> Sequence[Value]:
+    def values(self) -> Sequence[EntryValue]:
         """Its records without an object for each; of columns those that are no Python None."""
         return [(record.io, record.path, record.leaf.to_json()) for record in self.records]
 
     def argument(self, io: str, path: str) -> str:
         """Return what `construct` calls the argument that a value is or lies in, or ""."""
-        own = (r.argument for r in self.records if (r.io, r.path) == (io, path))
-        return next(own, "")
+        return next((r.argument for r in self.records if (r.io, r.path) == (io, path)), "")
 
     def place(self, io: str | None = None, path: str = "") -> Place:
         """Return where the entry, or one record of it, is."""

@@ -36,8 +36,8 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import (
     PARAMETERS_GRAD,
     Entry,
+    EntryValue,
     Record,
-    Value,
     is_optimizer_state,
 )
 
@@ -63,16 +63,16 @@ class Event:
     kind: str
     time: float
     entry: Entry | None
-    values: Sequence[Value]
+    values: Sequence[EntryValue]
     datum: KeyDatum | None = None
-    soft: Sequence[Value] = ()
+    soft: Sequence[EntryValue] = ()
 
     @property
     def place(self) -> Place:
         """Where the first of its values is."""
         return self.place_of(self.values[0])
 
-    def place_of(self, value: Value) -> Place:
+    def place_of(self, value: EntryValue) -> Place:
         """Return where a value of its entry, or of its key data, is."""
         io, path, _ = value
         if self.entry is None:
@@ -120,7 +120,7 @@ class Events:
     """
 
     hard: list[Event] = field(default_factory=list)
-    soft: list[tuple[Entry, list[Value]]] = field(default_factory=list)
+    soft: list[tuple[Entry, list[EntryValue]]] = field(default_factory=list)
     reached: Counter[str] = field(default_factory=Counter)
     is_float16: bool = False
     _last: dict[str, int] = field(default_factory=dict)
@@ -133,8 +133,8 @@ class Events:
     def add(self, entry: Entry) -> None:
         """Take an entry that may hold something that is not finite."""
         forward = entry.direction == "forward" and not is_optimizer_state(entry.cell)
-        hard: list[Value] = []
-        soft: list[Value] = []
+        hard: list[EntryValue] = []
+        soft: list[EntryValue] = []
         for value in entry.values:
             io, _, leaf = value
             if non_finite(leaf) is None:
@@ -149,10 +149,10 @@ class Events:
         if soft:
             self._last_soft[entry.phase] = max(self._last_soft.get(entry.phase, -1), entry.time)
 
-    def _hard(self, entry: Entry, hard: list[Value], soft: list[Value]) -> None:
+    def _hard(self, entry: Entry, hard: list[EntryValue], soft: list[EntryValue]) -> None:
         phase, forward = entry.phase, entry.direction == "forward"
         at = phase, entry.cell
-        of_io: dict[str, list[Value]] = {}
+        of_io: dict[str, list[EntryValue]] = {}
         for value in hard:
             of_io.setdefault(value[0], []).append(value)
         self.reached[phase] += len(hard)
@@ -351,9 +351,8 @@ class Exchange:
             found = None
             at = LayerPlace(entry.phase, step, rank)
             if at in self._run.layer_places(step, rank):
-                journal = columns_of(self._run, at)
-                names = journal.layout.names
-                found = journal.entry(names.index(entry.name)) if entry.name in names else None
+                entries = columns_of(self._run, at).entries()
+                found = next((one for one in entries if one.name == entry.name), None)
             self._entries[key] = found
         return self._entries[key]
 

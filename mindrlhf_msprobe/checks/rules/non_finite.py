@@ -44,7 +44,7 @@ from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Value, is_optimizer_state
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, EntryValue, is_optimizer_state
 
 _MOST_MORE = 8  # further origins of one step that are reported
 _MOST_MASKS = 10_000  # cells whose -inf is known to do no harm
@@ -53,13 +53,13 @@ _SHARE = 0.5  # of the limit, from which on a value is close to it
 _MASK = 1 - 2**-7  # of the limit, from which on it is what masks are filled with
 
 
-def near_limit(run: Run, event: Event) -> list[tuple[Entry, Value]]:
+def near_limit(run: Run, event: Event) -> list[tuple[Entry, EntryValue]]:
     """Return the last values of an event's phase before it that come close to a limit.
 
     Its journal is read once more for it: what is close to a limit matters where it overflows
     alone, and that is rare.
     """
-    found: list[tuple[Entry, Value]] = []
+    found: list[tuple[Entry, EntryValue]] = []
     own = event.entry
     if own is not None:
         for entry in columns_of(run, own.at).entries():
@@ -159,7 +159,7 @@ class Telling:
         self, check: Check, step: Step, hard: Mapping[int, Events], before: int | None
     ) -> None:
         self._check, self._step, self._hard, self._before = check, step, hard, before
-        self._near_of: dict[int, list[tuple[Entry, Value]]] = {}
+        self._near_of: dict[int, list[tuple[Entry, EntryValue]]] = {}
 
     def origin(self, rank: int, event: Event, ranks: Sequence[int], *, first: bool = True) -> Found:
         """Return the finding of the first event of a rank.
@@ -248,7 +248,7 @@ class Telling:
         if sum(reached.values()) > len(event.values):
             yield Evidence(event.place, {"records": reached}, message("check_non_finite.reached"))
 
-    def _near(self, event: Event) -> list[tuple[Entry, Value]]:
+    def _near(self, event: Event) -> list[tuple[Entry, EntryValue]]:
         if id(event) not in self._near_of:
             self._near_of[id(event)] = near_limit(self._check.run, event)
         return self._near_of[id(event)]

@@ -32,7 +32,7 @@ from mindrlhf_msprobe.storage.leaves import leaf_from_json
 from mindrlhf_msprobe.storage.operators import Attributes
 from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry, Locator, Record, Value, known_at
+from mindrlhf_msprobe.storage.records import Entry, EntryValue, Locator, Record, known_at
 
 #: What `Heads` hold, as entries and lines of a journal call it; there `around` is `cell`.
 HEADS = ("seq", "end", "parent", "opening", "token", "around")
@@ -165,16 +165,13 @@ class _EntryOfColumns(Entry):
         return found
 
     @cached_property
-    def values(self) -> Sequence[Value]:
+    def values(self) -> Sequence[EntryValue]:
         if self._columns is None:
             return super().values
-        layout = self._columns.layout
+        layout, leaf = self._columns.layout, self._columns.values.leaf
         places = layout.structures[self._number].places
-        first = int(layout.first[self._number])
-        return [
-            (IO_OF[part], path, self._columns.values.leaf(row))
-            for row, (part, path) in enumerate(places, first)
-        ]
+        rows = enumerate(places, int(layout.first[self._number]))
+        return [(IO_OF[part], path, leaf(row)) for row, (part, path) in rows]
 
     @cached_property
     def stack(self) -> tuple[str, ...]:
