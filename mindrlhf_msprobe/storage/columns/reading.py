@@ -33,8 +33,8 @@ class JournalColumns(Columns):
         run: its directory.
         raw: the lines as they are on disk.
         like: other columns of which the names and the values are the same.
-        locator: returns what finds the files that the entries of a place name; None: no entry is
-            asked for what it holds.
+        locator: returns what finds the files that the entries of a place name; None: nobody wants
+            their records.
     """
 
     def __init__(
