@@ -55,13 +55,16 @@ HOMES = {
 BRIEF = {
     "Probe": ("record_more",),
     "Run": (
-        *("dialect", "directories", "each_entry", "entries_named", "entries_of"),
+        *("dialect", "directories", "each_entry", "entries_named"),
         *("first_weights", "foreign"),
         *("initial_weights", "is_thinned", "journal", "journal_path", "keys_at", "layer_places"),
         *("left_out", "lines", "locator", "manifests", "missing_ranks", "network_of", "phases_at"),
         *("places", "side_lines", "stop_of", "timed_steps", "times_are_lost"),
     ),
-    "Entry": ("seq", "end", "parent", "opening", "attributes", "call_name"),
+    "Entry": (
+        *("seq", "end", "parent", "opening", "attributes", "call_name"),
+        *("argument", "at", "place", "time", "values"),
+    ),
     "Record": ("location", "opened", "sketches"),
     "Leaf": (
         *("is_tensor", "is_integer", "is_discrete", "at_optimizer", "dialect", "md5", "opaque"),

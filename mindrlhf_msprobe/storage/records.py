@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from mindrlhf_msprobe.storage.arrays.npy import PYTORCH_SUFFIX, ArrayFileError, 
 from mindrlhf_msprobe.storage.arrays.sketches import Sketch, read_sketch
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import Attributes, parse_operator
+from mindrlhf_msprobe.storage.place import LayerPlace, Place
 
 _Found = TypeVar("_Found", bound=tuple[Any, ...])
 
@@ -262,19 +263,30 @@ class Record:
             return None
 
 
+#: One value of an entry: io, path in it, and its leaf as JSON, of which no object was made.
+EntryValue = tuple[str, str, Mapping[str, Any]]
+
+
+def known_at(io: str, seq: int, end: int | None) -> int:
+    """Return when values of an entry were known: when it ended; of what it took, began."""
+    return seq if end is None or io in ("input", "parameters") else end
+
+
 @dataclass(frozen=True)
 class Entry(Named):
     """One cell in one direction at one call, with its records.
+
+    `storage.columns` makes records, call stack and attributes when they are wanted.
 
     Attributes:
         seq, end: when the cell was entered and left, in the process's time; end is None for a cell
             that never returned.
         parent: the nearest recorded entry around this one, or None.
         opening: how often its phase had been opened in this step before.
-        token: in the generate phase the token it belongs to, else None.
+        token: the generated token it belongs to, else None.
         stack: the call stack, innermost first; one `File …, line …` text a frame.
         around: of an operator, the cell that called it, recorded or not: "" outside every cell,
-            `root` for the network, None where it is not known.
+            `root` for the network, None where not known.
         attributes: of a primitive, what it was made with, or None.
     """
 
@@ -298,6 +310,31 @@ class Entry(Named):
         if operator := parse_operator(self.name):
             return f"{operator.operator}.{operator.direction}"
         return self.name.rpartition(".")[0]
+
+    @property
+    def at(self) -> LayerPlace:
+        """The phase, step and rank that it is of."""
+        return LayerPlace(self.phase, self.step, self.rank)
+
+    @property
+    def time(self) -> int:
+        """When it ended, or began if it never returned."""
+        return self.seq if self.end is None else self.end
+
+    @property
+    def values(self) -> Sequence[EntryValue]:
+        """Its records without an object for each; of columns those that are no Python None."""
+        return [(record.io, record.path, record.leaf.to_json()) for record in self.records]
+
+    def argument(self, io: str, path: str) -> str:
+        """Return what `construct` calls the argument that a value is or lies in, or ""."""
+        return next((r.argument for r in self.records if (r.io, r.path) == (io, path)), "")
+
+    def place(self, io: str | None = None, path: str = "") -> Place:
+        """Return where the entry, or one record of it, is."""
+        record = None if io is None else record_name(self.name, io, path)
+        time = known_at(io or "output", self.seq, self.end)
+        return Place(self.step, self.rank, self.phase, self.name, record, seq=time)
 
 
 class Locator:

@@ -16,7 +16,7 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import PHASES, UPDATE_PHASES
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, elements_of
+from mindrlhf_msprobe.storage.columns.columns import Columns, elements_of
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
 from mindrlhf_msprobe.storage.columns.rows import Rows
 from mindrlhf_msprobe.storage.leaves import plain_path
@@ -26,6 +26,7 @@ from mindrlhf_msprobe.storage.reading.series import Gathered
 from mindrlhf_msprobe.storage.records import (
     OPTIMIZER_STATE,
     PARAMETERS_GRAD,
+    Entry,
     cell_of_parameter,
     is_optimizer_state,
     network_name,
@@ -53,7 +54,7 @@ class OfEntries:
         for entry in columns.entries():
             self.entry(entry)
 
-    def entry(self, entry: EntryView) -> None:
+    def entry(self, entry: Entry) -> None:
         """Take one entry of the place that is read."""
         raise NotImplementedError
 
@@ -140,9 +141,9 @@ class _Moments(_Norms):
         super().__init__(name, message("trend.no_moments"))
         self._pattern = _MOMENTS[name]
 
-    def entry(self, entry: EntryView) -> None:
+    def entry(self, entry: Entry) -> None:
         io = "output" if is_optimizer_state(entry.cell) else "parameters"
-        for of, path, leaf in entry.records:
+        for of, path, leaf in entry.values:
             is_part = of == io and ("." in path or "%2E" in path)
             found = self._pattern.search(path) if is_part else None
             norm = None if found is None else _norm_of(leaf)
@@ -167,12 +168,12 @@ class _Updates(OfEntries):
         self._seen: list[_Parameter] = []
         self._parameters = 0
 
-    def entry(self, entry: EntryView) -> None:
+    def entry(self, entry: Entry) -> None:
         if entry.phase in _OTHER_PHASES:
             return
         parameters = [
             _Parameter(entry.at, entry.name, entry.cell, path, leaf)
-            for of, path, leaf in entry.records
+            for of, path, leaf in entry.values
             if of == "parameters" and "shape" in leaf
         ]
         # An optimizer's own: a cell's parameters have no dot in their names, its copies of them do.

@@ -15,7 +15,7 @@ from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.phases import ROLLOUT_CORR, ROLLOUT_LOG_PROB
 from mindrlhf_msprobe.sequences.batch import Sequences
 from mindrlhf_msprobe.sequences.step_data import Settings, StepData, Unavailable
-from mindrlhf_msprobe.storage.columns.columns import Columns
+from mindrlhf_msprobe.storage.columns.columns import Columns, record_of
 from mindrlhf_msprobe.storage.columns.layouts import Layout, Layouts, record_names
 from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
@@ -172,7 +172,7 @@ class Reading:
         self._matched = True
         files, seqs = self._run.locator(at), columns.heads.seqs
         for _, row, name in sorted(rows, key=lambda one: seqs[one[0]]):  # as they began in time
-            record = columns.record(row, name, files)
+            record = record_of(columns.values.leaf(row), files, name)
             value = statistic_of(record, statistic)
             if value is not None:
                 place = at.step, at.rank, 0

@@ -15,7 +15,7 @@ from mindrlhf_msprobe import check_run, open_run
 from mindrlhf_msprobe.checks.check import Checking
 from mindrlhf_msprobe.checks.loading import own_rules
 from mindrlhf_msprobe.checks.views import steps
-from mindrlhf_msprobe.storage.columns.columns import EntryView
+from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.leaves import child_path
 from mindrlhf_msprobe.storage.reading.reader import Run
@@ -90,7 +90,7 @@ def test_each_array_of_key_data_is_read_once(run, monkeypatch):
 
 def test_a_healthy_run_needs_no_object_an_entry(run, monkeypatch):
     made = []
-    monkeypatch.setattr(EntryView, "__init__", lambda self, *at: made.append(at))
+    monkeypatch.setattr(Columns, "entry", lambda self, number: made.append(number))
     assert check_run(run).entries == 12 * 2 * 3 * 4
     assert not made
 

@@ -28,13 +28,18 @@ from mindrlhf_msprobe.checks.views import place_of
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.phases import SCALE_KEYS, key_order, may_be_mask, phase_order, usual_place
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.columns.columns import EntryView, RecordView
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, non_finite, statistic
 from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.place import LayerPlace, Place
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record, is_optimizer_state
+from mindrlhf_msprobe.storage.records import (
+    PARAMETERS_GRAD,
+    Entry,
+    EntryValue,
+    Record,
+    is_optimizer_state,
+)
 
 #: Events of one kind that are kept of a phase; the first ones decide.
 _MOST = 32
@@ -51,25 +56,25 @@ class Event:
     Attributes:
         kind: output, input, parameter, gradient, or data.
         time: its place in its process's time.
-        records: the records that are hard.
+        values: those that are hard.
         soft: what its entry was given that holds -inf.
     """
 
     kind: str
     time: float
-    entry: EntryView | None
-    records: Sequence[RecordView]
+    entry: Entry | None
+    values: Sequence[EntryValue]
     datum: KeyDatum | None = None
-    soft: Sequence[RecordView] = ()
+    soft: Sequence[EntryValue] = ()
 
     @property
     def place(self) -> Place:
-        """Where the first of its records is."""
-        return self.place_of(self.records[0])
+        """Where the first of its values is."""
+        return self.place_of(self.values[0])
 
-    def place_of(self, record: RecordView) -> Place:
-        """Return where a record of its entry, or of its key data, is."""
-        io, path, _ = record
+    def place_of(self, value: EntryValue) -> Place:
+        """Return where a value of its entry, or of its key data, is."""
+        io, path, _ = value
         if self.entry is None:
             assert self.datum is not None
             return place_of(self.datum, path)
@@ -99,8 +104,8 @@ class Event:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many NaN and infinities the first of its records holds."""
-        return non_finite(self.records[0][2]) or (0, 0)
+        """How many NaN and infinities the first of its values holds."""
+        return non_finite(self.values[0][2]) or (0, 0)
 
 
 @dataclass
@@ -110,12 +115,12 @@ class Events:
     Attributes:
         hard: the first events of each kind and phase.
         soft: entries whose output holds -inf while nothing they were given does.
-        reached: how many records are hard, by phase.
-        is_float16: whether a hard record is of float16.
+        reached: how many values are hard, by phase.
+        is_float16: whether a hard value is of float16.
     """
 
     hard: list[Event] = field(default_factory=list)
-    soft: list[tuple[EntryView, list[RecordView]]] = field(default_factory=list)
+    soft: list[tuple[Entry, list[EntryValue]]] = field(default_factory=list)
     reached: Counter[str] = field(default_factory=Counter)
     is_float16: bool = False
     _last: dict[str, int] = field(default_factory=dict)
@@ -125,34 +130,34 @@ class Events:
     _given: set[tuple[str, str]] = field(default_factory=set)
     _kept: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def add(self, entry: EntryView) -> None:
+    def add(self, entry: Entry) -> None:
         """Take an entry that may hold something that is not finite."""
         forward = entry.direction == "forward" and not is_optimizer_state(entry.cell)
-        hard: list[RecordView] = []
-        soft: list[RecordView] = []
-        for record in entry.records:
-            found = non_finite(record[2])
-            if found is None:
+        hard: list[EntryValue] = []
+        soft: list[EntryValue] = []
+        for value in entry.values:
+            io, _, leaf = value
+            if non_finite(leaf) is None:
                 continue
-            is_soft = forward and record[0] != "parameters" and is_masking(record)
-            (soft if is_soft else hard).append(record)
+            is_soft = forward and io != "parameters" and is_masking(leaf)
+            (soft if is_soft else hard).append(value)
         inside = self._last_soft.get(entry.phase, -1) >= entry.seq
         if hard:
             self._hard(entry, hard, soft)
         elif len(self.soft) < _MOST and not inside and {io for io, *_ in soft} == {"output"}:
             self.soft.append((entry, soft))
         if soft:
-            self._last_soft[entry.phase] = max(self._last_soft.get(entry.phase, -1), entry.end)
+            self._last_soft[entry.phase] = max(self._last_soft.get(entry.phase, -1), entry.time)
 
-    def _hard(self, entry: EntryView, hard: list[RecordView], soft: list[RecordView]) -> None:
+    def _hard(self, entry: Entry, hard: list[EntryValue], soft: list[EntryValue]) -> None:
         phase, forward = entry.phase, entry.direction == "forward"
         at = phase, entry.cell
-        of_io: dict[str, list[RecordView]] = {}
-        for record in hard:
-            of_io.setdefault(record[0], []).append(record)
+        of_io: dict[str, list[EntryValue]] = {}
+        for value in hard:
+            of_io.setdefault(value[0], []).append(value)
         self.reached[phase] += len(hard)
         self.is_float16 |= any(leaf.get("dtype") == "Float16" for *_, leaf in hard)
-        given = [record for record in soft if record[0] == "input"]
+        given = [value for value in soft if value[0] == "input"]
         if entry.direction == PARAMETERS_GRAD:
             self._keep(Event(GRADIENT, entry.seq, entry, hard))
         if "parameters" in of_io:
@@ -165,25 +170,25 @@ class Events:
         of_forward = not forward and (phase, entry.cell, entry.call) in self._bad_calls
         was_given = "input" in of_io or at in self._bad_cells or of_forward
         if "output" in of_io and not was_given and not inside:
-            self._keep(Event(OUTPUT, entry.end, entry, of_io["output"], soft=given))
+            self._keep(Event(OUTPUT, entry.time, entry, of_io["output"], soft=given))
         if forward:
             self._bad_calls.add((phase, entry.cell, entry.call))
-        self._last[phase] = max(self._last.get(phase, -1), entry.end)
+        self._last[phase] = max(self._last.get(phase, -1), entry.time)
 
     def add_data(self, datum: KeyDatum) -> None:
         """Take key data that may not be finite."""
-        records = [
+        values = [
             ("data", record.path, leaf)
             for record in datum.records
             if record.leaf.why is None
             and not may_be_mask(record.name)
             and non_finite(leaf := _leaf_of(record)) is not None
         ]
-        if records:
-            self.reached[datum.key] += len(records)
+        if values:
+            self.reached[datum.key] += len(values)
             at = place_of(datum)
             time = math.inf if at.seq is None else at.seq
-            self.hard.append(Event(DATA, time, None, records, datum))
+            self.hard.append(Event(DATA, time, None, values, datum))
 
     def _keep(self, event: Event) -> None:
         at = event.kind, event.phase or ""
@@ -215,9 +220,8 @@ def _leaf_of(record: Record) -> LeafJson:
     return {**leaf, "nan_count": nan, "inf_count": inf}
 
 
-def is_masking(record: RecordView) -> bool:
-    """Return whether all that is not finite in a record is -inf."""
-    leaf = record[2]
+def is_masking(leaf: LeafJson) -> bool:
+    """Return whether all that is not finite in a leaf is -inf."""
     found = non_finite(leaf)
     largest = statistic(leaf, "Max")
     return found is not None and not found[0] and largest is not None and largest < math.inf
@@ -278,7 +282,7 @@ class Exchange:
     ) -> None:
         self._run, self._step, self._before, self._is_own = run, step, before, is_own
         self._times: dict[int, dict[_Mark, int]] = {}
-        self._entries: dict[tuple[str, str, int, int], EntryView | None] = {}
+        self._entries: dict[tuple[str, str, int, int], Entry | None] = {}
 
     def independent(self, groups: Sequence[Group]) -> tuple[list[Group], list[tuple[Group, Group]]]:
         """Return where it arose, the first first, and the others, each with where it came from."""
@@ -337,7 +341,7 @@ class Exchange:
                 return io == INPUT or _identity(one, INPUT) != _identity(other, INPUT)
         return False
 
-    def _entry(self, event: Event, step: int | None, rank: int) -> EntryView | None:
+    def _entry(self, event: Event, step: int | None, rank: int) -> Entry | None:
         """Return the entry of an event, as it was in some step and rank."""
         entry = event.entry
         if entry is None or step is None:
@@ -347,9 +351,8 @@ class Exchange:
             found = None
             at = LayerPlace(entry.phase, step, rank)
             if at in self._run.layer_places(step, rank):
-                journal = columns_of(self._run, at)
-                names = journal.layout.names
-                found = journal.entry(names.index(entry.name)) if entry.name in names else None
+                entries = columns_of(self._run, at).entries()
+                found = next((one for one in entries if one.name == entry.name), None)
             self._entries[key] = found
         return self._entries[key]
 
@@ -380,11 +383,9 @@ class Exchange:
         if rank not in self._times:
             found = self._times[rank] = {}
             for at in self._run.layer_places(self._step, rank):
-                journal = columns_of(self._run, at)
-                heads = journal.heads
-                for name, seq, end in zip(journal.layout.names, heads.seqs, heads.ends):
-                    found[at.phase, name, False] = seq
-                    found[at.phase, name, True] = seq if end is None else end
+                for entry in columns_of(self._run, at).entries():
+                    found[at.phase, entry.name, False] = entry.seq
+                    found[at.phase, entry.name, True] = entry.time
         return self._times[rank]
 
 
@@ -395,11 +396,11 @@ def _usual(event: Event) -> float:
     return usual_place(event.datum.key)
 
 
-def _leaves(entry: EntryView, io: str) -> list[LeafJson]:
-    return [leaf for own, _, leaf in entry.records if own == io and "shape" in leaf]
+def _leaves(entry: Entry, io: str) -> list[LeafJson]:
+    return [leaf for own, _, leaf in entry.values if own == io and "shape" in leaf]
 
 
-def _identity(entry: EntryView, io: str) -> tuple[Any, ...] | None:
+def _identity(entry: Entry, io: str) -> tuple[Any, ...] | None:
     """Return what tells values apart, where that is known: not of statistics that are NaN."""
     found: list[Any] = []
     for leaf in _leaves(entry, io):

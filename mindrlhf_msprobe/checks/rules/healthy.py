@@ -14,12 +14,12 @@ from mindrlhf_msprobe.checks.rule import HEALTHY, Found, Named, pattern_of, rule
 from mindrlhf_msprobe.checks.views import Step, place_of
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence
-from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView
+from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float, non_finite, statistic
 from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.columns.rows import Rows
 from mindrlhf_msprobe.storage.place import LayerPlace, Place, StepPlace
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, parts_of_name
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, parts_of_name, record_name
 
 _SEVERAL = 2  # times that something is seen before it is known whether it varies
 
@@ -156,7 +156,7 @@ class Range:
         """What was learned, after the last healthy run."""
         return _Known(self._learning.records, self._learning.calls)
 
-    def entry(self, entry: EntryView) -> None:
+    def entry(self, entry: Entry) -> None:
         """Compare an entry with what was learned, or learn from it."""
         name = entry.name.rpartition(".")[0]  # without the number of the call
         seen = self._now.setdefault((entry.rank, entry.phase, name), [0, entry])
@@ -165,7 +165,7 @@ class Range:
             self._learning.entry(entry, name)
             return
         margin = self._check.threshold("decades")
-        for io, path, leaf in entry.records:
+        for io, path, leaf in entry.values:
             learned = self._known.record(entry, name, io, path)
             kind = learned and learned.broken_by(leaf, margin)
             if kind:
@@ -209,10 +209,10 @@ class _Learning:
         self.calls: dict[_Name, Span] = {}
         self._seen: dict[tuple[int, int, str], set[str]] = {}
 
-    def entry(self, entry: EntryView, name: str) -> None:
+    def entry(self, entry: Entry, name: str) -> None:
         """Take the records of an entry; `name` is its own without the number of its call."""
-        for io, path, leaf in entry.records:
-            record = entry.phase, entry.record_name(io, path)
+        for io, path, leaf in entry.values:
+            record = entry.phase, record_name(entry.name, io, path)
             if record not in self.records:
                 if len(self.records) >= _MOST_NAMES:
                     continue
@@ -279,9 +279,9 @@ class _Known:
                 for one in of:
                     one.shape = None
 
-    def record(self, entry: EntryView, name: str, io: str, path: str) -> Learned | None:
+    def record(self, entry: Entry, name: str, io: str, path: str) -> Learned | None:
         """Return what was learned of a record, or of those like it where they are routed."""
-        learned = self._records.get((entry.phase, entry.record_name(io, path)))
+        learned = self._records.get((entry.phase, record_name(entry.name, io, path)))
         if learned is None and self._of_patterns:
             pattern = entry.phase, pattern_of_record(name, io, path)
             return self._of_patterns.get(pattern)

@@ -18,12 +18,13 @@ from mindrlhf_msprobe.findings.health import Evidence, Severity
 from mindrlhf_msprobe.phases import LOG_PROB
 from mindrlhf_msprobe.sequences.routers import MOST_EXPERTS, are_integers, holds_scores, is_router
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.columns.columns import Columns, EntryView, elements_of
+from mindrlhf_msprobe.storage.columns.columns import Columns, elements_of
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, is_float, non_finite, statistic
 from mindrlhf_msprobe.storage.columns.rows import Rows
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, is_optimizer_state
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, cell_name, is_optimizer_state
 
 LEAST_PAST = 8  # values of a record's past with which another is compared
 _PAST = 32  # that are kept
@@ -107,9 +108,9 @@ class Dead:
         self._alive: set[tuple[int, str, str]] = set()
         self._before: dict[tuple[int, str, str], Place] = {}
 
-    def entry(self, entry: EntryView) -> None:
+    def entry(self, entry: Entry) -> None:
         """Take the output of an activation."""
-        norms = {io: statistic(leaf, "Norm") for io, _, leaf in entry.records if is_float(leaf)}
+        norms = {io: statistic(leaf, "Norm") for io, _, leaf in entry.values if is_float(leaf)}
         at = entry.rank, entry.phase, entry.cell
         if norms.get("output") == 0 and norms.get("input"):
             self._dead.setdefault(at, entry.place("output", "0"))
@@ -189,11 +190,12 @@ class Kurtosis:
         self._rising: dict[tuple[int, str], dict[str | None, list[_Shown]]] = {}
         self._steps = 0
 
-    def entry(self, entry: EntryView) -> None:
+    def entry(self, entry: Entry) -> None:
         """Take the outputs of a forward call."""
-        if entry.direction != "forward" or entry.is_operator or is_optimizer_state(entry.cell):
+        of_cell = not (is_operator(entry.name) or is_optimizer_state(entry.cell))
+        if entry.direction != "forward" or not of_cell:
             return
-        for io, path, leaf in entry.records:
+        for io, path, leaf in entry.values:
             shape = leaf.get("shape")
             if io != "output" or not is_float(leaf) or non_finite(leaf):
                 continue
@@ -264,7 +266,7 @@ class Kurtosis:
             self._check.not_checked(Need("elements").said)
 
 
-def _elements_of(run: Run, entry: EntryView, leaf: LeafJson) -> np.ndarray | None:
+def _elements_of(run: Run, entry: Entry, leaf: LeafJson) -> np.ndarray | None:
     """Map the elements of an output into memory, read-only; None where the run lacks them."""
     if "data_name" not in leaf:
         return None
@@ -463,12 +465,12 @@ class Routing:
         self._check = check
         self._calls: dict[tuple[int, str, str, str], tuple[Place, float]] = {}
 
-    def entry(self, entry: EntryView) -> None:
+    def entry(self, entry: Entry) -> None:
         """Look at what a router returned; of all its calls the one with the smallest share tells.
 
         The few tokens of one call may well go to one expert.
         """
-        for io, path, leaf in entry.records:
+        for io, path, leaf in entry.values:
             if io != "output":
                 continue
             share = _share(leaf)
@@ -478,7 +480,7 @@ class Routing:
                 other_io == "output"
                 and are_integers(other.get("dtype"))
                 and other.get("shape") == leaf.get("shape")
-                for other_io, _, other in entry.records
+                for other_io, _, other in entry.values
             )
             if share is None and not are_weights:
                 share = self._share_of_first(entry, leaf)
@@ -490,7 +492,7 @@ class Routing:
                 place, smallest = self._calls.get(at) or (entry.place(io, path), share)
                 self._calls[at] = place, min(share, smallest)
 
-    def _share_of_first(self, entry: EntryView, leaf: LeafJson) -> float | None:
+    def _share_of_first(self, entry: Entry, leaf: LeafJson) -> float | None:
         """Return the share of the expert that is first for most tokens, by the elements."""
         shape = leaf.get("shape")
         scores = is_float(leaf) and holds_scores(entry.cell)

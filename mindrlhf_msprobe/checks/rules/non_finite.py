@@ -31,7 +31,6 @@ from mindrlhf_msprobe.config import phases_of
 from mindrlhf_msprobe.findings.health import Evidence, Severity
 from mindrlhf_msprobe.phases import OVERFLOW, UPDATE_PHASES, key_data_home, standard_key
 from mindrlhf_msprobe.storage.code_lines import users_line
-from mindrlhf_msprobe.storage.columns.columns import EntryView, RecordView
 from mindrlhf_msprobe.storage.columns.leaf_json import (
     LARGEST,
     NON_FINITE_MARKS,
@@ -41,10 +40,11 @@ from mindrlhf_msprobe.storage.columns.leaf_json import (
     statistic,
 )
 from mindrlhf_msprobe.storage.columns.reading import columns_of
+from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import Place
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, is_optimizer_state
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, EntryValue, is_optimizer_state
 
 _MOST_MORE = 8  # further origins of one step that are reported
 _MOST_MASKS = 10_000  # cells whose -inf is known to do no harm
@@ -53,18 +53,18 @@ _SHARE = 0.5  # of the limit, from which on a value is close to it
 _MASK = 1 - 2**-7  # of the limit, from which on it is what masks are filled with
 
 
-def near_limit(run: Run, event: Event) -> list[tuple[EntryView, RecordView]]:
-    """Return the last records of an event's phase before it that come close to a limit.
+def near_limit(run: Run, event: Event) -> list[tuple[Entry, EntryValue]]:
+    """Return the last values of an event's phase before it that come close to a limit.
 
     Its journal is read once more for it: what is close to a limit matters where it overflows
     alone, and that is rare.
     """
-    found: list[tuple[EntryView, RecordView]] = []
+    found: list[tuple[Entry, EntryValue]] = []
     own = event.entry
     if own is not None:
         for entry in columns_of(run, own.at).entries():
-            if entry.end <= event.time or entry.name == own.name:
-                found += [(entry, record) for record in entry.records if is_near(record[2])]
+            if entry.time <= event.time or entry.name == own.name:
+                found += [(entry, value) for value in entry.values if is_near(value[2])]
     return found[-_MOST_RECORDS:]
 
 
@@ -115,7 +115,7 @@ class Scales:
             firsts.items(), key=lambda one: (one[1].kind not in OF_ITSELF, one[1].time, one[0])
         )
         name = "stuck" if grave else "retried"
-        evidence = [Evidence(event.place, numbers_of(event.records[0][2]))]
+        evidence = [Evidence(event.place, numbers_of(event.values[0][2]))]
         for key in (OVERFLOW, "loss_scale"):
             for datum in step.key_data(key, rank=rank)[:1]:
                 evidence.append(Evidence(place_of(datum), {"value": _numbers(datum)}))
@@ -159,7 +159,7 @@ class Telling:
         self, check: Check, step: Step, hard: Mapping[int, Events], before: int | None
     ) -> None:
         self._check, self._step, self._hard, self._before = check, step, hard, before
-        self._near_of: dict[int, list[tuple[EntryView, RecordView]]] = {}
+        self._near_of: dict[int, list[tuple[Entry, EntryValue]]] = {}
 
     def origin(self, rank: int, event: Event, ranks: Sequence[int], *, first: bool = True) -> Found:
         """Return the finding of the first event of a rank.
@@ -174,11 +174,11 @@ class Telling:
             said = message("check_non_finite.also", what=said)
         entry = event.entry
         cell = None if entry is None else entry.cell
-        if entry is not None and entry.is_operator:
+        if entry is not None and is_operator(entry.name):
             cell = entry.around or None
         if event.kind == PARAMETER or (cell is not None and is_optimizer_state(cell)):
             following = self._around_the_update(event)
-        elif any("data_name" in leaf for *_, leaf in event.records):
+        elif any("data_name" in leaf for *_, leaf in event.values):
             following = None  # its elements are there
         elif event.kind == DATA:
             unseen = self._not_recorded(event)
@@ -188,7 +188,7 @@ class Telling:
         else:
             config = self._check.run.config(event.place.rank or 0)
             level = None  # the setting without which a run does not record operators
-            if config is not None and entry is not None and entry.is_operator:
+            if config is not None and entry is not None and is_operator(entry.name):
                 level = {"level": config.level}
             how: dict[str, Any] = {"cell": cell, "elements": True, "also": level}
             following = self._check.next_recording(event.place, **how)
@@ -231,24 +231,24 @@ class Telling:
 
     def shown(self, event: Event, rank: int | None = None) -> Iterator[Evidence]:
         """Yield what shows an event: it, what its entry was given, what came before and after."""
-        for record in event.records[:_MOST_RECORDS]:
-            yield Evidence(event.place_of(record), numbers_of(record[2]))
+        for value in event.values[:_MOST_RECORDS]:
+            yield Evidence(event.place_of(value), numbers_of(value[2]))
         if rank is None:
             return
         events = self._hard[rank]
         if event.kind == OUTPUT and event.entry is not None:
-            given = [record for record in event.entry.records if record[0] != OUTPUT]
+            given = [value for value in event.entry.values if value[0] != OUTPUT]
             note = message("check_non_finite.given")
-            for record in given[:_MOST_RECORDS]:
-                yield Evidence(event.place_of(record), numbers_of(record[2]), note)
+            for value in given[:_MOST_RECORDS]:
+                yield Evidence(event.place_of(value), numbers_of(value[2]), note)
         for entry, (io, path, leaf) in self._near(event):
             note = message("check_non_finite.near", dtype=str(leaf.get("dtype")))
             yield Evidence(entry.place(io, path), numbers_of(leaf), note)
         reached = {name: count for name, count in events.reached.items() if count}
-        if sum(reached.values()) > len(event.records):
+        if sum(reached.values()) > len(event.values):
             yield Evidence(event.place, {"records": reached}, message("check_non_finite.reached"))
 
-    def _near(self, event: Event) -> list[tuple[EntryView, RecordView]]:
+    def _near(self, event: Event) -> list[tuple[Entry, EntryValue]]:
         if id(event) not in self._near_of:
             self._near_of[id(event)] = near_limit(self._check.run, event)
         return self._near_of[id(event)]
@@ -256,7 +256,7 @@ class Telling:
     def _said(self, rank: int, event: Event) -> tuple[Message, Sequence[str]]:
         """Return what is said of an event, and the names of its likely causes."""
         nan, inf = event.counts
-        counts = {"nan": nan, "inf": inf, "size": _size(event.records[0][2])}
+        counts = {"nan": nan, "inf": inf, "size": _size(event.values[0][2])}
         entry = event.entry
         if entry is None:
             return self._of_data(event, counts)
@@ -269,7 +269,7 @@ class Telling:
         if event.kind == OUTPUT:
             backward = entry.direction == "backward"
             said = message("check_non_finite.born", backward=backward, **counts)
-            if entry.is_operator:
+            if is_operator(entry.name):
                 line = users_line(entry.stack)
                 known = {"operator": entry.cell, "cell": entry.around, **counts}
                 known["line"] = "" if line is None else line.place
@@ -283,17 +283,17 @@ class Telling:
         assert event.kind == INPUT
         parent = entry.parent
         if parent is not None and not self._hard[rank].was_given(entry.phase, parent):
-            code = "in_container_operator" if entry.is_operator else "in_container"
+            code = "in_container_operator" if is_operator(entry.name) else "in_container"
             said = message(f"check_non_finite.{code}", container=parent, **counts)
             return said, ("own_code", "zero_division", "kernel")
-        code = "came_in_operator" if entry.is_operator else "came_in"
+        code = "came_in_operator" if is_operator(entry.name) else "came_in"
         said = message(f"check_non_finite.{code}", phase=entry.phase, **counts)
         return said, ("trainer_code", "not_recorded")
 
     def _causes(self, event: Event, backward: bool, nan: int) -> Iterator[str]:
         """Yield the likely causes of an output that is not finite, the likeliest first."""
         near = bool(self._near(event))
-        dtypes = {leaf.get("dtype") for *_, leaf in event.records}
+        dtypes = {leaf.get("dtype") for *_, leaf in event.values}
         if near or "Float16" in dtypes or not nan:
             yield "overflow_backward" if backward else "overflow"
         if event.soft:
@@ -355,7 +355,7 @@ class Telling:
             unseen = () if self._not_recorded(event) is None else ("network_not_recorded",)
             several = ("probability_zero", "masked_row", "trainer_code")
             # A network that gives nothing but NaN is no matter of single tokens.
-            all_nan = counts["nan"] == sum(_size(leaf) for *_, leaf in event.records)
+            all_nan = counts["nan"] == sum(_size(leaf) for *_, leaf in event.values)
             return said, ((*unseen, *several) if all_nan else (*several, *unseen))
         if key in ("ratio", "kl", "kl_loss"):
             return said, ("ratio_overflow", "probability_zero", "trainer_code")
@@ -391,7 +391,7 @@ def _clean_gradients(run: Run, step: int, rank: int) -> Iterator[tuple[str, int]
         journal = columns_of(run, at)
         for number in sorted({*journal.records(PARAMETERS_GRAD).rows.lines}):
             entry = journal.entry(number)
-            if all(non_finite(leaf) is None for *_, leaf in entry.records):
+            if all(non_finite(leaf) is None for *_, leaf in entry.values):
                 yield entry.cell, entry.seq
 
 
@@ -431,7 +431,7 @@ class FirstNonFinite:
         #: A step with nothing but gradients that overflowed, until the next one tells more.
         self._open: tuple[Step, dict[int, Events], int | None] | None = None
 
-    def entry(self, entry: EntryView) -> None:
+    def entry(self, entry: Entry) -> None:
         """Take an entry that may hold something of interest."""
         self._ranks.setdefault(entry.rank, Events()).add(entry)
 
@@ -524,12 +524,12 @@ class FirstNonFinite:
         """Return the first event of a rank; a cell whose -inf became NaN is to blame itself."""
         in_time = events.in_time()
         first = in_time[0]
-        for entry, records in events.soft if first.soft else ():
-            is_before = entry.end <= first.time and entry.phase == first.phase
+        for entry, values in events.soft if first.soft else ():
+            is_before = entry.time <= first.time and entry.phase == first.phase
             # -inf is what a cell usually makes: it did before, or makes only 0 and -inf.
-            of_zero = all(leaf.get("Max") in (0, 0.0) for io, _, leaf in records if io == "output")
+            of_zero = all(leaf.get("Max") in (0, 0.0) for io, _, leaf in values if io == "output")
             if is_before and not (of_zero or _maker(entry) in self._masks):
-                return Event(OUTPUT, entry.end, entry, records)
+                return Event(OUTPUT, entry.time, entry, values)
         return first
 
     def _more(
@@ -577,6 +577,6 @@ class FirstNonFinite:
         )
 
 
-def _maker(entry: EntryView) -> str:
+def _maker(entry: Entry) -> str:
     """Return what makes a mask: a cell, or an operator inside one."""
-    return f"{entry.around} {entry.cell}" if entry.is_operator else entry.cell
+    return f"{entry.around} {entry.cell}" if is_operator(entry.name) else entry.cell

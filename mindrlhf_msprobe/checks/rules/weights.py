@@ -31,12 +31,11 @@ from mindrlhf_msprobe.checks.views import Step, value_of
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings.health import Evidence, Severity
 from mindrlhf_msprobe.phases import GENERATE, UPDATE_PHASES, role_of
-from mindrlhf_msprobe.storage.columns.columns import EntryView
 from mindrlhf_msprobe.storage.columns.leaf_json import statistic
 from mindrlhf_msprobe.storage.columns.rows import Parameters, Records, Rows
 from mindrlhf_msprobe.storage.manifest.run_file import COUNTER, Attempt, counted_at
 from mindrlhf_msprobe.storage.place import Place
-from mindrlhf_msprobe.storage.records import cell_name, is_optimizer_state
+from mindrlhf_msprobe.storage.records import Entry, cell_name, is_optimizer_state
 
 _TRAINING = "actor_update"
 _FOLLOWING = (GENERATE, "actor_compute_log_prob")
@@ -458,9 +457,9 @@ class Counter:
         self._before: dict[tuple[int, str, str], float] = {}  # the last, when a step begins
         self._fallen: list[tuple[Place, str, float, float]] = []
 
-    def entry(self, entry: EntryView) -> None:
+    def entry(self, entry: Entry) -> None:
         """Take the state of an optimizer."""
-        for io, path, leaf in entry.records:
+        for io, path, leaf in entry.values:
             count = statistic(leaf, "Max")
             if path.rpartition(".")[2] == COUNTER and count is not None:
                 at = entry.rank, entry.phase, f"{entry.name}.{path}"

@@ -243,8 +243,8 @@ class _Cutter:
         spans = []
         for number in range(self._large.count):
             entries = [entry for *_, entry in self._large.entries_of(number)]
-            ends = [entry.seq if entry.end is None else entry.end for entry in entries]
-            spans.append((min(entry.seq for entry in entries), max(ends)))
+            begin = min(entry.seq for entry in entries)
+            spans.append((begin, max(entry.time for entry in entries)))
         width = max(last - first for first, last in spans) + 1
         for number in range(self._small.count):
             rows = self._rows.of_batch[number]
@@ -399,7 +399,7 @@ def _cut_of_phase(
         return found
     data = []
     for side, gradients in zip(found.data, whole):  # they follow all that was cut
-        after = max((e.seq if e.end is None else e.end for e in side.entries), default=0) + 1
+        after = max((entry.time for entry in side.entries), default=0) + 1
         moved = [replace(e, seq=after + n, end=after + n) for n, e in enumerate(gradients or ())]
         data.append(replace(side, entries=[*side.entries, *moved]))
     return replace(found, data=(data[0], data[1]))
@@ -466,7 +466,7 @@ def _merged(side: StepData, of_phase: Mapping[str, CutStep], number: int) -> Ste
     made = {phase: step.data[number].entries for phase, step in of_phase.items()}
     own = {phase: [e for e in side.entries if e.phase == phase] for phase in made}
     moved = {phase for phase, entries in made.items() if [*entries] != own[phase]}
-    latest = [entry.seq if entry.end is None else entry.end for p in moved for entry in made[p]]
+    latest = [entry.time for p in moved for entry in made[p]]
     factor = max(latest, default=0) + 2
 
     def at(entry: Entry, begin: int, times: int) -> Entry:

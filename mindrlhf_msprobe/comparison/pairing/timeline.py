@@ -12,7 +12,6 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
 
 from mindrlhf_msprobe import phases
 from mindrlhf_msprobe.common.frozen import dataclass
@@ -21,15 +20,10 @@ from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.records import Entry
 
-if TYPE_CHECKING:
-    from mindrlhf_msprobe.storage.columns.columns import EntryView
-
 BEGIN = "begin"
 END = "end"
 DATA = "data"
 
-#: An entry as an object, or as it stands in columns.
-_Entry: TypeAlias = "Entry | EntryView"
 #: What events are sorted by; and the part of it that places key data: (time, side, phase).
 _Order = tuple[float, ...]
 _Place = tuple[float, float, float]
@@ -284,9 +278,9 @@ class Spans:
     A dump that belongs to no phase is a whole training pass: it stands for the update.
     """
 
-    def __init__(self, entries: Iterable[_Entry]) -> None:
+    def __init__(self, entries: Iterable[Entry]) -> None:
         self._spans: dict[str, dict[int, list[int]]] = {}
-        self._entries: dict[str, dict[int, list[_Entry]]] = {}  # of updates
+        self._entries: dict[str, dict[int, list[Entry]]] = {}  # of updates
         self._passes_of: dict[str, list[_Pass]] = {}
         for entry in entries:
             phase = phases.UPDATE_PHASES[0] if entry.phase == phases.UNNAMED_PHASE else entry.phase
@@ -294,9 +288,8 @@ class Spans:
                 of = self._entries.setdefault(phase, {})
                 of.setdefault(entry.opening, []).append(entry)
             openings = self._spans.setdefault(phase, {})
-            end = entry.seq if entry.end is None else entry.end
-            span = openings.setdefault(entry.opening, [entry.seq, end])
-            span[0], span[1] = min(span[0], entry.seq), max(span[1], end)
+            span = openings.setdefault(entry.opening, [entry.seq, entry.time])
+            span[0], span[1] = min(span[0], entry.seq), max(span[1], entry.time)
 
     @property
     def empty(self) -> bool:
@@ -413,7 +406,7 @@ class Spans:
                     ran.clear()
                 ran.add(entry.cell)
                 if OUTER in ran and entry.cell != OUTER and found[-1].gradients is None:
-                    found[-1].inner = max(found[-1].inner or 0, entry.end or entry.seq)
+                    found[-1].inner = max(found[-1].inner or 0, entry.time)
             if not cells and found[-1].gradients is None and len(found) > 1:
                 found.pop()
             every += found

@@ -38,7 +38,6 @@ from mindrlhf_msprobe.storage.columns.reading import whole_columns
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
-from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, has_plain_call
 
 
@@ -80,7 +79,7 @@ def count_wholesale(
             for view, at in zip(sides, rank_steps)
         ]
         found = _common_phase(phase, both[0], both[1])
-        if found is None or not found.make_special(sides[0].run, sides[1].run):
+        if found is None or not found.make_special():
             return None
         both_have.append(found)
     events = [_Events([phase.sides[i] for phase in both_have]) for i in (0, 1)]
@@ -145,7 +144,7 @@ class _CommonPhase:
         """Those of its entries."""
         return self.layout.names
 
-    def make_special(self, *runs: Run) -> bool:
+    def make_special(self) -> bool:
         """Make the entries that differ; return whether they can be counted so.
 
         Parameters that one side alone recorded again are compared with earlier ones, and files of
@@ -155,9 +154,10 @@ class _CommonPhase:
         if not numbers:
             return True
         made = []
-        for run, side in zip(runs, self.sides):
-            found = side.columns.made(run, [int(side.order[number]) for number in numbers])
-            if found is None:
+        for side in self.sides:
+            try:
+                found = [side.columns.made(int(side.order[number])) for number in numbers]
+            except ValueError:
                 return False
             leaves = (record.leaf for entry in found for record in entry.records)
             if any(leaf.why is not None or leaf.data_name for leaf in leaves):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -18,10 +19,11 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.operators import Attributes, OperatorName, parse_operator
 from mindrlhf_msprobe.storage.place import LayerPlace
-from mindrlhf_msprobe.storage.reading.reader import Run, open_run
+from mindrlhf_msprobe.storage.reading.reader import Run, entry_of, open_run
 from mindrlhf_msprobe.storage.records import (
     PARAMETERS_GRAD,
     Entry,
+    Locator,
     Record,
     cell_name,
     class_name,
@@ -181,7 +183,6 @@ def _places(run: Run, place: CallPlace) -> Iterator[dict[str, _Lines]]:
 def operator_calls(run: Run, place: CallPlace) -> Iterator[RecordedCall]:
     """Yield every call of an operator that returned tensors, in the order of places and time."""
     for lines in (lines for calls in _places(run, place) for lines in calls.values()):
-        lines.read(line for line in lines.by_name.values() if parse_operator(line.entry))
         for name in lines.by_name:
             operator = parse_operator(name)
             if operator is not None and operator.direction == "forward":
@@ -223,20 +224,19 @@ class _Lines:
             self.by_name.setdefault(line.entry, line)
         self._entries: dict[str, Entry] = {}
 
-    def read(self, lines: Iterable[JournalLine]) -> None:
-        """Read entries that are needed together: the directory is listed once."""
-        entries = self._run.entries_of([*lines], self._at)
-        self._entries.update((entry.name, entry) for entry in entries or ())
+    @cached_property
+    def _files(self) -> Locator:
+        return self._run.locator(self._at)
 
     def _half(self, name: str) -> Half | None:
         line = self.by_name.get(name)
         if line is None:
             return None
-        if name not in self._entries:
-            self.read([line])
-        entry = self._entries.get(name)
-        if entry is None:  # it cannot be read
+        try:
+            entry = self._entries.get(name) or entry_of(line, self._files, self._at)
+        except ValueError:
             return None
+        self._entries[name] = entry
         records = {(r.io, r.path): r for r in entry.records}
         return Half(entry, line.values, records, line.recomputed)
 
@@ -263,11 +263,10 @@ class _Lines:
 
     def _parameters(self, entry: Entry, backward: Half | None) -> Iterator[RecordedParameter]:
         """Yield the parameters of a cell and of those inside it, as they were when it ran."""
-        self.read(line for line in self.by_name.values() if "parameters" in line.values)
         latest: dict[tuple[str, str], Record] = {}
         whole = entry.cell == "root"
         for line in sorted(self.by_name.values(), key=lambda line: line.seq):
-            if "parameters" not in line.values or line.seq > (entry.end or entry.seq):
+            if "parameters" not in line.values or line.seq > entry.time:
                 continue
             half = self._half(line.entry)
             cell = "" if half is None else half.entry.cell

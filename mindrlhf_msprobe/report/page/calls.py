@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
-from mindrlhf_msprobe.storage.columns.columns import EntryView
+from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, non_finite, statistic
-from mindrlhf_msprobe.storage.columns.reading import columns_of
-from mindrlhf_msprobe.storage.place import LayerPlace
-from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Record
+from mindrlhf_msprobe.storage.records import Entry, Record
 
 
 class Value(NamedTuple):
@@ -18,7 +16,7 @@ class Value(NamedTuple):
 
     Attributes:
         io: input, output, parameters or parameters_grad.
-        record: it with its file, where its elements were stored or it cannot be read; else None.
+        record: it with its file; None where no value has one, or its entry cannot be read.
     """
 
     io: str
@@ -28,27 +26,31 @@ class Value(NamedTuple):
     record: Record | None = None
 
 
-def calls_of(
-    run: Run, phase: str, step: int, rank: int, *, files: bool = False
-) -> Iterator[EntryView]:
-    """Yield the calls of one place in the order of the journal.
+class Calls:
+    """The calls of one place: in the order of the journal, or with files in order of time.
 
-    Args:
-        files: whether the files of stored tensors are wanted; then they come in order of time.
+    Attributes:
+        by_name: the calls.
+        are_stored: whether values of them have files.
     """
-    at = LayerPlace(phase, step, rank)
-    columns = columns_of(run, at)
-    stored = files and columns.values.holds("data_name")
-    if columns.objects is None and not stored:
-        return columns.entries()
-    columns.files = run.locator(at)
-    return iter(sorted(columns.entries(), key=lambda call: call.seq))
 
+    def __init__(self, columns: Columns | None = None) -> None:
+        entries: Iterable[Entry] = () if columns is None else columns.entries()
+        self.are_stored = columns is not None and (
+            columns.objects is not None or columns.values.holds("data_name")
+        )
+        if self.are_stored:
+            entries = sorted(entries, key=lambda call: call.seq)
+        self.by_name = {call.name: call for call in entries}
 
-def values_of(call: EntryView) -> Iterator[Value]:
-    """Yield the values of a call in order."""
-    for number, (io, path, leaf) in enumerate(call.records):
-        yield Value(io, path, leaf, call.argument(io, path), call.record(number))
+    def values(self, call: Entry) -> Iterator[Value]:
+        """Yield the values of one of them in order."""
+        records: dict[tuple[str, str], Record] = {}
+        if self.are_stored:
+            with suppress(ValueError):
+                records = {(record.io, record.path): record for record in call.records}
+        for io, path, leaf in call.values:
+            yield Value(io, path, leaf, call.argument(io, path), records.get((io, path)))
 
 
 class Measured(NamedTuple):
@@ -65,12 +67,12 @@ class Measured(NamedTuple):
     non_finite: int
 
 
-def measured(call: EntryView) -> Measured:
+def measured(call: Entry) -> Measured:
     """Return the measures of what a call returned."""
     norm: float | None = None
     largest: float | None = None
     count = 0
-    for io, _, leaf in call.records:
+    for io, _, leaf in call.values:
         if io in ("input", "parameters") or "shape" not in leaf:
             continue
         norm = larger(norm, statistic(leaf, "Norm"))

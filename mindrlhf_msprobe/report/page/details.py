@@ -10,19 +10,19 @@ import numpy as np
 
 from mindrlhf_msprobe.findings import Finding, Metrics, Side
 from mindrlhf_msprobe.phases import phase_order
-from mindrlhf_msprobe.report.page.calls import Value, calls_of, values_of
+from mindrlhf_msprobe.report.page.calls import Calls, Value
 from mindrlhf_msprobe.report.page.data import known, said
 from mindrlhf_msprobe.report.page.overview import Place
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
-from mindrlhf_msprobe.storage.columns.columns import EntryView
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, statistic
+from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
-from mindrlhf_msprobe.storage.place import StepPlace
+from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
 
 _FIRST = 8  # elements
 _MOST_ELEMENTS = 1 << 22  # of a tensor whose error is shown
@@ -148,7 +148,8 @@ class Details:
 
     def __init__(self, runs: Sequence[Run], elements: Elements) -> None:
         self._runs, self._elements = runs, elements
-        self._pairs = _Pairs(())  # of the place that is looked at, and the stacks of its entries
+        self._pairs = _Pairs(())  # of the place that is looked at, with its calls and their stacks
+        self._calls = Calls(), Calls()  # of A and of B in one phase
         self._stacks: dict[tuple[str, ...], int] = {}
         self._timed = not any(run.foreign for run in runs)
 
@@ -164,13 +165,13 @@ class Details:
         shown = []
         for phase in sorted(phases, key=lambda name: (phase_order(name), name)):
             sides = [
-                {call.name: call for call in calls_of(run, phase, *place, files=True)}
+                Calls(columns_of(run, LayerPlace(phase, *place)))
                 if phase in run.phases_at(StepPlace(*place))
-                else {}
+                else Calls()
                 for run in self._runs
             ]
-            others = sides[1] if compared else {}
-            shown.append({"phase": phase, "entries": self._entries(phase, sides[0], others)})
+            self._calls = sides[0], sides[1] if compared else Calls()
+            shown.append({"phase": phase, "entries": self._entries(phase)})
         frames = [[*stack[:_MOST_FRAMES]] for stack in self._stacks]
         saves = [{(d.key, d.micro_step): d for d in r.key_data(None, *place)} for r in self._runs]
         other = saves[1] if compared else {}
@@ -180,10 +181,9 @@ class Details:
         ]
         return {"stacks": frames, "phases": shown, "keys": keys}
 
-    def _entries(
-        self, phase: str, own: Mapping[str, EntryView], others: dict[str, EntryView]
-    ) -> list[_Shown]:
+    def _entries(self, phase: str) -> list[_Shown]:
         shown, seen, pairs = [], set(), self._pairs
+        own, others = (calls.by_name for calls in self._calls)
         for name, call in own.items():
             partner = pairs.partners.get((phase, name), name)
             other = others.get(partner)
@@ -191,7 +191,7 @@ class Details:
             if other is not None and is_operator(name) and not listed:
                 # It agrees with one that may have another number.
                 alone = pairs.is_of_b_alone(phase, partner)
-                both = [{(v.io, v.path): v.leaf for v in values_of(of)} for of in (call, other)]
+                both = [{(io, path): leaf for io, path, leaf in of.values} for of in (call, other)]
                 same = both[0].keys() == both[1].keys() and all(
                     _agreement(leaf, both[1][at]) == "identical" for at, leaf in both[0].items()
                 )
@@ -208,12 +208,13 @@ class Details:
         ]
         return shown
 
-    def _entry(self, phase: str, a: EntryView | None, b: EntryView | None) -> _Shown:
+    def _entry(self, phase: str, a: Entry | None, b: Entry | None) -> _Shown:
         call = a or b
         assert call is not None
         listed = self._pairs.of_entry(phase, call.name)
         found = [finding for finding in listed if _is_of(finding, a, b)]
-        if found and not any(side is not None and side.has_files for side in (a, b)):
+        sides = zip((a, b), self._calls)
+        if found and not any(side is not None and calls.are_stored for side, calls in sides):
             records = [self._pair(None, None, finding) for finding in found]
         else:
             records = [*self._records(phase, a, b)]
@@ -221,16 +222,17 @@ class Details:
         return {
             **known(n=call.name, c=call.class_name or None, parent=call.parent),
             "o": call.opening,
-            **known(t=[call.seq, call.end if call.returned else None] if self._timed else None),
+            **known(t=[call.seq, call.end] if self._timed else None),
             **known(st=self._stacks.setdefault(stack, len(self._stacks)) if stack else None),
             **known(token=call.token),
             "r": records,
         }
 
-    def _records(self, phase: str, a: EntryView | None, b: EntryView | None) -> Iterable[_Shown]:
+    def _records(self, phase: str, a: Entry | None, b: Entry | None) -> Iterable[_Shown]:
         """Yield the records of a call, those of B alone last."""
-        others = {} if b is None else {(value.io, value.path): value for value in values_of(b)}
-        for value in () if a is None else values_of(a):
+        own, of_b = self._calls
+        others = {} if b is None else {(value.io, value.path): value for value in of_b.values(b)}
+        for value in () if a is None else own.values(a):
             assert a is not None
             finding = self._pairs.of_a.get((phase, _record_name(a.name, value)))
             other = others.pop((value.io, value.path), None)
@@ -358,7 +360,7 @@ class _Pairs:
         return bool(found) and all(finding.a.name is None for finding in found)
 
 
-def _is_of(finding: Finding, a: EntryView | None, b: EntryView | None) -> bool:
+def _is_of(finding: Finding, a: Entry | None, b: Entry | None) -> bool:
     """Return whether a finding that calls its entry so is of these calls, and not of another one.
 
     What B alone has may be called as another call of A.

@@ -15,7 +15,7 @@ import numpy as np
 from mindrlhf_msprobe.findings import Agreement, Comparison, Finding, Status
 from mindrlhf_msprobe.findings.health import CheckFinding, CheckResult, Severity
 from mindrlhf_msprobe.phases import PROMPTS, phase_order, usual_place
-from mindrlhf_msprobe.report.page.calls import Measured, calls_of, larger, measured
+from mindrlhf_msprobe.report.page.calls import Measured, larger, measured
 from mindrlhf_msprobe.report.page.data import (
     NOT_FINITE,
     UNMEASURED,
@@ -24,8 +24,9 @@ from mindrlhf_msprobe.report.page.data import (
     logarithmic,
 )
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
+from mindrlhf_msprobe.storage.columns.reading import columns_of
 from mindrlhf_msprobe.storage.operators import is_operator, parse_operator
-from mindrlhf_msprobe.storage.place import StepPlace
+from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import cell_name, direction_of
 
@@ -375,9 +376,10 @@ def _pairs_of_place(
         item.within += agreement.within_tolerance
         # The calls of which everything agrees but for what was listed.
         others: dict[str, Measured] = {}
+        of_phase = LayerPlace(agreement.phase, *place)
         if agreement.within_tolerance and len(runs) > 1:
-            others = {of.name: measured(of) for of in calls_of(runs[1], agreement.phase, *place)}
-        for call in calls_of(runs[0], agreement.phase, *place):
+            others = {of.name: measured(of) for of in columns_of(runs[1], of_phase).entries()}
+        for call in columns_of(runs[0], of_phase).entries():
             pair = _PairOfCalls()
             status = 1 if agreement.within_tolerance else 0
             pair.agree(measured(call), others.get(call.name), status)
@@ -396,7 +398,7 @@ def _around(
         (phase, call.name): call.around
         for run in reversed(runs)
         for phase in phases & {*run.phases_at(StepPlace(*place))}
-        for call in calls_of(run, phase, *place)
+        for call in columns_of(run, LayerPlace(phase, *place)).entries()
         if is_operator(call.name)
     }
 
@@ -493,7 +495,7 @@ def of_run(run: Run, check: CheckResult | None, interest: Iterable[Place]) -> Ov
         for phase in run.phases_at(StepPlace(step, rank)):
             of_phase = codes[phase] = []
             begun[phase] = math.inf
-            for call in calls_of(run, phase, step, rank):
+            for call in columns_of(run, LayerPlace(phase, step, rank)).entries():
                 begun[phase] = min(begun[phase], call.seq)
                 findings = counted[phase, call.name]
                 seen_of_call = measured(call)

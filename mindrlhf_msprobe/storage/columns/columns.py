@@ -1,12 +1,12 @@
 """Reads what a rank recorded in a phase of a step into columns: a row a record.
 
-The rows of an entry stand together, entries in the order in which they ended. An object of an entry
-is made when it is wanted.
+The rows of an entry stand together, entries in the order in which they ended. An entry is made when
+it is wanted, and what it holds when that is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from types import NoneType
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json
 from mindrlhf_msprobe.storage.columns.layouts import Layout
 from mindrlhf_msprobe.storage.columns.leaf_json import (
@@ -28,14 +29,10 @@ from mindrlhf_msprobe.storage.columns.leaf_json import (
 from mindrlhf_msprobe.storage.columns.rows import Records, Rows
 from mindrlhf_msprobe.storage.journal_line import IO_OF
 from mindrlhf_msprobe.storage.leaves import leaf_from_json
-from mindrlhf_msprobe.storage.operators import is_operator
-from mindrlhf_msprobe.storage.place import LayerPlace, Place
+from mindrlhf_msprobe.storage.operators import Attributes
+from mindrlhf_msprobe.storage.place import LayerPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry, Locator, Named, Record, record_name
-
-#: One value of an entry: io (input, output, parameters, parameters_grad), path in it, leaf.
-RecordView = tuple[str, str, LeafJson]
-
+from mindrlhf_msprobe.storage.records import Entry, EntryValue, Locator, Record, known_at
 
 #: What `Heads` hold, as entries and lines of a journal call it; there `around` is `cell`.
 HEADS = ("seq", "end", "parent", "opening", "token", "around")
@@ -60,9 +57,8 @@ class Heads(NamedTuple):
     arounds: list[str | None]
 
     def time(self, number: int, io: str) -> int:
-        """Return when values of an entry were known: when it ended; of what it took, began."""
-        end = self.ends[number]
-        return self.seqs[number] if end is None or io in ("input", "parameters") else end
+        """Return when values of an entry were known; see `known_at`."""
+        return known_at(io, self.seqs[number], self.ends[number])
 
 
 class Columns:
@@ -75,16 +71,14 @@ class Columns:
         values: its values.
         objects: what they were made of where there is no whole journal of this package: another
             tool's dump, or what is left of a damaged one; else None.
-        files: finds the files of stored values, for a reader who wants them; else None.
     """
 
     objects: list[Entry] | None = None
-    files: Locator | None = None
 
     def __init__(self, at: LayerPlace, layout: Layout, heads: Heads, values: Values) -> None:
         self.at, self.layout, self.heads, self.values = at, layout, heads, values
         self.phase, self.step, self.rank = at
-        self._entries: dict[int, EntryView] = {}
+        self._entries: dict[int, Entry] = {}
         self._records: dict[tuple[str, ...], Records] = {}
 
     def __len__(self) -> int:
@@ -102,18 +96,13 @@ class Columns:
         """Return the entries in whose lines one of these texts stands, and maybe others."""
         raise NotImplementedError
 
-    def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
-        """Return objects of some entries; None where a value of one cannot be read."""
-        raise NotImplementedError
-
-    def record(self, row: int, name: str, files: Locator) -> Record:
-        """Return the value of a row as an object of that name, with the file of its elements.
+    def made(self, number: int) -> Entry:
+        """Return an entry with all that it holds, to be kept without the columns.
 
         Raises:
-            ValueError: it cannot be read.
+            ValueError: a value of it cannot be read.
         """
-        leaf = leaf_from_json(dict(self.values.leaf(row)))
-        return Record(name, "", "", *files.locate(leaf, leaf.data_name))
+        raise NotImplementedError
 
     @cached_property
     def kinds(self) -> tuple[list[Any], list[Any]]:
@@ -136,121 +125,76 @@ class Columns:
             self._records[parts] = Records(self, self.layout.once(Rows, parts))
         return self._records[parts]
 
-    def entry(self, number: int) -> EntryView:
-        """Return an entry."""
+    def entry(self, number: int) -> Entry:
+        """Return an entry; what it holds is made when it is wanted, and may raise as `made`."""
         found = self._entries.get(number)
         if found is None:
-            found = self._entries[number] = EntryView(self, number)
+            found = self._entries[number] = _EntryOfColumns.of(self, number)
         return found
 
-    def entries(self) -> Iterator[EntryView]:
-        """Yield the entries."""
+    def entries(self) -> Iterator[Entry]:
+        """Yield the entries; see `entry`."""
         return map(self.entry, range(len(self)))
 
 
-class EntryView(Named):
-    """One entry of columns; its records are made when they are wanted.
+class _EntryOfColumns(Entry):
+    """An entry that stands in columns: what it holds is made when it is first wanted."""
 
-    Attributes:
-        phase, step, rank: where it is.
-        name, seq, parent: as its line has them.
-    """
+    _columns: Columns | None = None  # of one that `dataclasses.replace` made of it
+    _number: int
 
-    __slots__ = (
-        *("_columns", "_number", "_records"),
-        *("name", "parent", "phase", "rank", "seq", "step"),
-    )
+    @classmethod
+    def of(cls, columns: Columns, number: int) -> Entry:
+        """Return one of the entries of columns."""
+        found = cls.__new__(cls)
+        heads, (phase, step, rank) = columns.heads, columns.at
+        vars(found).update(
+            name=columns.layout.names[number],
+            phase=phase,
+            step=step,
+            rank=rank,
+            seq=heads.seqs[number],
+            end=heads.ends[number],
+            parent=heads.parents[number],
+            opening=heads.openings[number],
+            token=heads.tokens[number],
+            around=heads.arounds[number],
+            _columns=columns,
+            _number=number,
+        )
+        return found
 
-    def __init__(self, columns: Columns, number: int) -> None:
-        self._columns, self._number = columns, number
-        self.phase, self.step, self.rank = columns.at
-        self.name = columns.layout.names[number]
-        self.seq, self.parent = columns.heads.seqs[number], columns.heads.parents[number]
-        self._records: list[RecordView] | None = None
+    @cached_property
+    def values(self) -> Sequence[EntryValue]:
+        if self._columns is None:
+            return super().values
+        layout, leaf = self._columns.layout, self._columns.values.leaf
+        places = layout.structures[self._number].places
+        rows = enumerate(places, int(layout.first[self._number]))
+        return [(IO_OF[part], path, leaf(row)) for row, (part, path) in rows]
 
-    @property
-    def at(self) -> LayerPlace:
-        """Where it is."""
-        return self._columns.at
-
-    @property
-    def is_operator(self) -> bool:
-        """Whether it is the entry of an operator; `cell` is what that is called, `Mint.add`."""
-        return is_operator(self.name)
-
-    @property
-    def around(self) -> str | None:
-        """Of an operator: the cell in which it was called, "" outside all; None if not known."""
-        return self._columns.heads.arounds[self._number] if self.is_operator else None
-
-    @property
-    def end(self) -> int:
-        """Its place in time when it ended; when it began if it never returned."""
-        return self._columns.heads.time(self._number, "output")
-
-    @property
-    def opening(self) -> int:
-        """How often its phase had been opened before."""
-        return self._columns.heads.openings[self._number]
-
-    @property
-    def token(self) -> int | None:
-        """The generated token that it belongs to, or None."""
-        return self._columns.heads.tokens[self._number]
-
-    @property
-    def returned(self) -> bool:
-        """Whether it ended."""
-        return self._columns.heads.ends[self._number] is not None
-
-    @property
+    @cached_property
     def stack(self) -> tuple[str, ...]:
-        """Its call stack, innermost first; () if it was not recorded."""
-        return self._columns.frames(self._number)
+        assert self._columns is not None
+        return self._columns.frames(self._number)[: bounds.FRAMES]
 
-    @property
-    def records(self) -> list[RecordView]:
-        """Its values; of a Python None nothing."""
-        if self._records is None:
-            layout = self._columns.layout
-            first = int(layout.first[self._number])
-            self._records = [
-                (IO_OF[part], path, self._columns.values.leaf(first + n))
-                for n, (part, path) in enumerate(layout.structures[self._number].places)
-            ]
-        return self._records
+    @cached_property
+    def _made(self) -> Entry:
+        assert self._columns is not None
+        return self._columns.made(self._number)
 
-    @property
-    def has_files(self) -> bool:
-        """Whether the files of its values can be found."""
-        return self._columns.files is not None
+    @cached_property
+    def records(self) -> tuple[Record, ...]:
+        return self._made.records
 
-    def record(self, number: int) -> Record | None:
-        """Return one of its values as an object with its file.
-
-        None where files are not wanted, or it cannot be read.
-        """
-        if self._columns.files is None:
-            return None
-        row = int(self._columns.layout.first[self._number]) + number
-        try:
-            return self._columns.record(row, "", self._columns.files)
-        except ValueError:
-            return None
+    @cached_property
+    def attributes(self) -> Attributes | None:
+        return self._made.attributes
 
     def argument(self, io: str, path: str) -> str:
-        """Return what `construct` calls the argument that a value is or lies in, or ""."""
+        if self._columns is None:
+            return super().argument(io, path)
         return self._columns.argument(self._number, io, path)
-
-    def record_name(self, io: str, path: str) -> str:
-        """Return the full name of one of its records."""
-        return record_name(self.name, io, path)
-
-    def place(self, io: str | None = None, path: str = "") -> Place:
-        """Return where the entry, or one record of it, is."""
-        record = None if io is None else self.record_name(io, path)
-        seq = self._columns.heads.time(self._number, io or "output")
-        return Place(self.step, self.rank, self.phase, self.name, record, seq=seq)
 
 
 def elements_of(run: Run, at: LayerPlace, leaf: LeafJson) -> np.ndarray:
@@ -259,8 +203,17 @@ def elements_of(run: Run, at: LayerPlace, leaf: LeafJson) -> np.ndarray:
     Raises:
         ArrayFileError, ValueError: they were not stored, or cannot be read.
     """
+    return record_of(leaf, run.locator(at)).array()
+
+
+def record_of(leaf: LeafJson, files: Locator, name: str = "") -> Record:
+    """Return a value alone as a record of that name, with the file of its elements.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
     made = leaf_from_json(dict(leaf))
-    return Record("", "", "", *run.locator(at).locate(made, made.data_name)).array()
+    return Record(name, "", "", *files.locate(made, made.data_name))
 
 
 _TEXT, _COUNT, _NUMBER = (str, NoneType), (int, NoneType), (float, int, bool, str, NoneType)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
@@ -411,6 +411,8 @@ class CopiedColumns(Columns):
         rows = np.flatnonzero(found)
         return sorted({*(np.searchsorted(self.layout.first, rows, side="right") - 1).tolist()})
 
-    def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
+    def made(self, number: int) -> Entry:
         """See `Columns.made`."""
-        return None if self._journal is None else self._journal.made(run, numbers)
+        if self._journal is None:
+            raise ValueError(self.at)
+        return self._journal.made(number)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.columns.columns import HEADS, Columns, Heads, Values
@@ -23,8 +21,8 @@ from mindrlhf_msprobe.storage.journal_line import (
     stacks_of,
 )
 from mindrlhf_msprobe.storage.place import LayerPlace
-from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry, Locator, Record
+from mindrlhf_msprobe.storage.reading.reader import Run, entry_of
+from mindrlhf_msprobe.storage.records import Entry, Locator
 
 
 class JournalColumns(Columns):
@@ -35,6 +33,8 @@ class JournalColumns(Columns):
         run: its directory.
         raw: the lines as they are on disk.
         like: other columns of which the names and the values are the same.
+        locator: returns what finds the files that the entries of a place name; None: nobody wants
+            their records.
     """
 
     def __init__(
@@ -45,8 +45,9 @@ class JournalColumns(Columns):
         run: Path,
         raw: list[bytes],
         like: Columns | None = None,
+        locator: Callable[[LayerPlace], Locator] | None = None,
     ) -> None:
-        self.lines, self._raw = lines, raw
+        self.lines, self._raw, self._locator = lines, raw, locator
         cells = [cell if type(cell := line.get("cell")) is str else None for line in lines]
         said = ([line.get(name) for line in lines] for name in HEADS[:-1])
         heads = Heads._make([*said, cells])
@@ -113,13 +114,15 @@ class JournalColumns(Columns):
         """See `Columns.marked`."""
         return [n for n, line in enumerate(self._raw) if any(mark in line for mark in marks)]
 
-    def made(self, run: Run, numbers: Iterable[int]) -> list[Entry] | None:
+    def made(self, number: int) -> Entry:
         """See `Columns.made`."""
-        # Whole numbers of any size.
-        lines = read_lines((self._raw[number] for number in numbers), json.loads).lines
-        return run.entries_of(
-            [JournalLine.from_json(line, self._stacks) for line in lines], self.at
-        )
+        (line,) = read_lines([self._raw[number]], json.loads).lines  # whole numbers of any size
+        return entry_of(JournalLine.from_json(line, self._stacks), self._files, self.at)
+
+    @cached_property
+    def _files(self) -> Locator:
+        assert self._locator is not None
+        return self._locator(self.at)
 
 
 class EntryColumns(Columns):
@@ -145,21 +148,15 @@ class EntryColumns(Columns):
 
     def argument(self, number: int, io: str, path: str) -> str:
         """See `Columns.argument`."""
-        own = (r.argument for r in self.objects[number].records if (r.io, r.path) == (io, path))
-        return next(own, "")
+        return self.objects[number].argument(io, path)
 
     def marked(self, marks: tuple[bytes, ...]) -> list[int]:
         """See `Columns.marked`."""
         return [*range(len(self))]
 
-    def record(self, row: int, name: str, files: Locator) -> Record:
-        """See `Columns.record`."""
-        number = int(np.searchsorted(self.layout.first, row, side="right")) - 1
-        return self.objects[number].records[row - int(self.layout.first[number])]
-
-    def made(self, run: Run, numbers: Iterable[int]) -> list[Entry]:
+    def made(self, number: int) -> Entry:
         """See `Columns.made`."""
-        return [self.objects[number] for number in numbers]
+        return self.objects[number]
 
 
 def columns_of_journal(
@@ -169,11 +166,13 @@ def columns_of_journal(
     layouts: Layouts,
     marks: tuple[bytes, ...] = (),
     like: Columns | None = None,
+    locator: Callable[[LayerPlace], Locator] | None = None,
 ) -> JournalColumns | None:
     """Return the columns of a journal; None where a line is damaged.
 
     Args:
         root: the run's directory.
+        locator: see `JournalColumns`.
     """
     raw = content.split(b"\n")[:-1]
     if marks:
@@ -181,11 +180,11 @@ def columns_of_journal(
     try:
         same = like.lines_of(raw) if isinstance(like, JournalColumns) else None
         if same is not None:
-            return JournalColumns(at, same, layouts, root, raw, like)
+            return JournalColumns(at, same, layouts, root, raw, like, locator)
         found = read_lines(raw)
         if found.damaged or len(found.lines) < len(raw):
             return None
-        return JournalColumns(at, found.lines, layouts, root, raw)
+        return JournalColumns(at, found.lines, layouts, root, raw, locator=locator)
     except ValueError:
         return None
 
@@ -226,7 +225,7 @@ def whole_columns(
         content = run.journal(at)
         if content is None:
             return None
-        return columns_of_journal(content, run.path, at, layouts, marks, like)
+        return columns_of_journal(content, run.path, at, layouts, marks, like, run.locator)
 
     if os.path.lexists(run.path / layout.columns_name(at.rank)):
         from mindrlhf_msprobe.storage.columns.copies import copied_columns

@@ -566,7 +566,7 @@ class Run:
         for number in sorted(range(len(lines)), key=lambda n: lines[n].seq):
             line = lines[number]
             try:
-                entry = _entry(line, files, at, dialect)
+                entry = entry_of(line, files, at, dialect)
             except Exception as error:  # one entry that is none costs no other
                 why, name = layout.why_unread(error), line.entry[:_MOST_SHOWN]
                 damaged[number] = message("unread.of_file_colon", file=name, why=why)
@@ -675,19 +675,12 @@ class Run:
             yield from self.each_entry(*at)
             return
         texts = [name.encode("utf-8") for name in names]
-        lines = (line for line in content.split(b"\n") if any(text in line for text in texts))
-        found = [JournalLine.from_json(line, {}) for line in read_lines(lines, json.loads).lines]
-        yield from sorted(self.entries_of(found, at) or (), key=lambda entry: entry.seq)
-
-    def entries_of(self, lines: list[JournalLine], at: LayerPlace) -> list[Entry] | None:
-        """Return the entries of some lines of a journal; None if one cannot be read."""
-        if not lines:
-            return []
-        files = self.locator(at)
-        try:
-            return [_entry(line, files, at) for line in lines]
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            return None
+        raw = (line for line in content.split(b"\n") if any(text in line for text in texts))
+        lines = [JournalLine.from_json(line, {}) for line in read_lines(raw, json.loads).lines]
+        files, found = self.locator(at), list[Entry]()
+        with suppress(ValueError):
+            found = [entry_of(line, files, at) for line in lines]
+        yield from sorted(found, key=lambda entry: entry.seq)
 
     def key_data(
         self, name: str | None = None, step: int | None = None, rank: int | None = None
@@ -817,20 +810,32 @@ class Run:
             self.problems.append(problem)
 
 
-def _entry(line: JournalLine, files: Locator, at: LayerPlace, dialect: str = OWN.name) -> Entry:
+def entry_of(line: JournalLine, files: Locator, at: LayerPlace, dialect: str = OWN.name) -> Entry:
+    """Return the entry that a line is.
+
+    Args:
+        files: finds the files that it names.
+        dialect: the name of the tool that wrote it.
+
+    Raises:
+        ValueError: a value of it cannot be read.
+    """
     if len(line.entry) > bounds.NAME:
         raise layout.UnreadError.saying("unread.long_name", length=len(line.entry))
-    records = tuple(
-        Record(
-            record,
-            io,
-            path,
-            *files.locate(made_by(dialect, leaf), leaf.data_name),
-            argument_of(line.input_names, io, path),
-            files.sketches_of(leaf),
+    try:
+        records = tuple(
+            Record(
+                record,
+                io,
+                path,
+                *files.locate(made_by(dialect, leaf), leaf.data_name),
+                argument_of(line.input_names, io, path),
+                files.sketches_of(leaf),
+            )
+            for record, io, path, leaf in bounded(line.records(), bounds.VALUES)
         )
-        for record, io, path, leaf in bounded(line.records(), bounds.VALUES)
-    )
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise layout.UnreadError(layout.why_unread(error)) from error
     return Entry(
         line.entry,
         *at,

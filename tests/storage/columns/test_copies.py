@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,7 @@ def told(path: Path) -> list[object]:
     for step, rank in sorted(run.places):
         for phase in run.phases_at(StepPlace(step, rank)):
             columns = columns_of(run, LayerPlace(phase, step, rank))
-            found += [entry.records for entry in columns.entries()]
+            found += [entry.values for entry in columns.entries()]
     return [*found, sorted(problem.said.code for problem in run.problems)]
 
 
@@ -208,7 +209,7 @@ def test_columns_are_read_and_no_journal(runs, monkeypatch):
     for phase in run.phases_at(StepPlace(0, 0)):
         columns = columns_of(run, LayerPlace(phase, 0, 0))
         assert isinstance(columns, CopiedColumns)
-        assert sum(len(entry.records) for entry in columns.entries()) == len(columns.values)
+        assert sum(len(entry.values) for entry in columns.entries()) == len(columns.values)
     assert not read
 
 
@@ -426,26 +427,30 @@ def test_the_command_says_what_it_wrote(recorded, tmp_path, capsys):
     assert "2 files" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_columns_have_the_names_and_values_of_the_records(recorded, tmp_path, damaged):
-    """Whether they are read of a whole journal, or of what is left of a damaged one."""
+@pytest.mark.parametrize("kind", ["whole", "damaged", "copied"])
+def test_an_entry_of_columns_is_the_one_that_is_read(recorded, tmp_path, kind):
+    """Whether of a whole journal, of what is left of a damaged one, or of a copy."""
     run = shutil.copytree(recorded / "A", tmp_path / "run")
     journal = run / "actor_update/step0/rank0/records.jsonl"
     first, *rest = journal.read_bytes().splitlines(keepends=True)
     line = json.loads(first)
     value = {"type": "int", "value": 3}
     line["input_kwargs"] = {"masks": [{"left.0": value}, None, value], "mask": value}
-    journal.write_bytes(json.dumps(line).encode() + b"\n" + b"".join(rest) + b"{}\n" * damaged)
+    end = b"{}\n" * (kind == "damaged")
+    journal.write_bytes(json.dumps(line).encode() + b"\n" + b"".join(rest) + end)
+    if kind == "copied":
+        export_run(open_run(run), run)
     opened = open_run(run)
     columns = columns_of(opened, LayerPlace("actor_update", 0, 0))
-    assert (columns.objects is not None) == damaged
-    views = {entry.name: entry for entry in columns.entries()}
+    assert (columns.objects is not None) == (kind == "damaged")
+    assert isinstance(columns, CopiedColumns) == (kind == "copied")
+    of_columns = {entry.name: entry for entry in columns.entries()}
     for entry in opened.entries("actor_update", 0, 0):
-        view = views[entry.name]
-        names = {view.record_name(io, path): dict(leaf) for io, path, leaf in view.records}
-        records = {record.name: record.leaf.to_json() for record in entry.records}
-        for found in (names, records):  # of null nothing is read of a whole journal
-            found.pop(f"{view.name}.input.masks.1", None)
-        assert names == records
-        assert all(view.argument(one.io, one.path) == one.argument for one in entry.records)
-        assert view.stack == entry.stack
+        own = of_columns[entry.name]
+        values = [{value[:2]: dict(value[2]) for value in one.values} for one in (own, entry)]
+        for found in values:  # of null nothing is read of a whole journal
+            found.pop(("input", "masks.1"), None)
+        assert values[0] == values[1]
+        assert all(own.argument(one.io, one.path) == one.argument for one in entry.records)
+        assert all(getattr(own, of.name) == getattr(entry, of.name) for of in fields(entry))
+        assert not replace(own, records=()).values
