@@ -130,8 +130,8 @@ class Trials:
         made_of = loads(dump_json(made_of))
         ended = _read(own / _TRIAL)
         if ended.get("made_of") == made_of and _is_run(own / RUN):
-            known = float(ended.get("seconds") or 0.0), True, int(ended.get("exit_code") or 0)
-            return MadeRun(own, *known)
+            seconds, code = (ended.get(name) or 0 for name in ("seconds", "exit_code"))
+            return MadeRun(own, float(seconds), True, int(code))
         if (own / _SETTINGS).is_file():  # of an earlier call that was interrupted
             _refuse_running(own)
             shutil.rmtree(own)
