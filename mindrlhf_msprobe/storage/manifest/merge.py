@@ -13,6 +13,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.printable import cut
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
@@ -34,7 +35,6 @@ _OF_A_NODE = frozenset(
 #: What a further attempt notes under its own entry where it is different, as `Manifest` does.
 _SETTINGS = [name for name in Settings.every_key() if name not in ("taken", "taken_in", "at_start")]
 
-_SHOWN = 80  # characters of a value
 #: (phase or data/<key>, step, rank)
 _Place = tuple[str, int, int]
 
@@ -219,8 +219,8 @@ def _check_one_job(inputs: Sequence[_Input]) -> None:
                     "error.merge_other_job",
                     where=where,
                     name=name,
-                    short=_short(mine),
-                    short2=_short(theirs),
+                    short=cut(repr(mine), 80),
+                    short2=cut(repr(theirs), 80),
                 )
 
 
@@ -235,11 +235,6 @@ def _differences(a: RunFile, b: RunFile) -> Iterator[tuple[str, Any, Any]]:
             mine, theirs = left.json.get(name), right.json.get(name)
             if mine != theirs:
                 yield prefix + name, mine, theirs
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _check_apart(inputs: Sequence[_Input]) -> None:

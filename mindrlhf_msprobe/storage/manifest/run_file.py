@@ -33,8 +33,6 @@ TOOL = "mindrlhf_msprobe"
 AT_START = "start"
 AT_FIRST_PHASE = "first_phase"
 
-_MOST_PARTS = 10_000  # attempts, networks, changes of one list
-_MOST_RANKS = 1 << 20  # a size that a damaged manifest names beyond it says nothing
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -157,7 +155,7 @@ def _one(kind: type[P]) -> Callable[[Any], P]:
 
 def _parts(kind: type[P]) -> Callable[[Any], list[P]]:
     def read(found: Any) -> list[P]:
-        listed = found[-_MOST_PARTS:] if isinstance(found, list) else ()
+        listed = found[-10_000:] if isinstance(found, list) else ()
         return [kind.from_json(part) for part in listed]
 
     return read
@@ -165,6 +163,11 @@ def _parts(kind: type[P]) -> Callable[[Any], list[P]]:
 
 def _named(read: Callable[[Any], T]) -> Callable[[Any], dict[str, T]]:
     return lambda found: {str(name): read(part) for name, part in _object(found).items()}
+
+
+#: Changes of one attribute of a cell that are noted: what changes more often is a counter, and
+#: nothing is known of it after so many.
+MOST_OF_ONE = 8
 
 
 class Change(Part):
@@ -526,7 +529,7 @@ def expected_ranks(files: Iterable[RunFile]) -> set[int]:
     said = {
         (size, frozenset(file.config.ranks))
         for file in files
-        if 0 < (size := file.world.size or 0) <= _MOST_RANKS
+        if 0 < (size := file.world.size or 0) <= 1 << 20  # no job has more
     }
     return {rank for size, chosen in said for rank in chosen or range(size) if 0 <= rank < size}
 
