@@ -1,9 +1,10 @@
-"""Statistics and fingerprints reduced where the tensors are, and read back together.
+"""Statistics and fingerprints reduced where the tensors are, and the entries that wait for them.
 
 On an accelerator, bringing every tensor to the host would wait for the device every time. Here each
 tensor is reduced to a few numbers by operators queued behind those of the training, so that they
-see its value of that moment; the numbers of a whole phase are stacked and fetched at once. What is
-found agrees with summary.py on the host to rounding; fingerprints have an algorithm of their own.
+see its value of that moment; the numbers of a whole phase are stacked and fetched at once, when it
+ends or many entries wait for theirs. What is found agrees with summary.py on the host to rounding;
+fingerprints have an algorithm of their own.
 
 Tried on CPU; not yet run on Ascend.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,11 @@ import mindspore as ms
 from mindspore import Tensor, ops
 
 from mindrlhf_msprobe.capture.framework.private import no_gradients
-from mindrlhf_msprobe.capture.tensors.summary import local_of, shard_of
+from mindrlhf_msprobe.capture.opening.opening import HostEntries, ParameterLog
+from mindrlhf_msprobe.capture.opening.overflow import HELD
+from mindrlhf_msprobe.capture.tensors.summary import HostTensor, is_tensor, local_of, shard_of
+from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber
+from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import Leaf, Shard
 
 FINGERPRINT_ALGORITHM = "fmix32x2"
@@ -182,9 +187,6 @@ def _named(dtype: str, shape: tuple[int, ...], words: Sequence[int]) -> str:
     return f"{FINGERPRINT_ALGORITHM}:" + "".join(f"{word & _MASK:08x}" for word in (kind, *words))
 
 
-_MOST_WAITING = 4096  # tensors whose numbers are on the device
-
-
 class DeviceEntries(HostEntries):
     """Reduces MindSpore's tensors where they are, and reads the results together.
 
@@ -194,7 +196,7 @@ class DeviceEntries(HostEntries):
         shared: what `HostEntries` takes, but `elements` and `sketches`.
     """
 
-    def __init__(self, device: Any, parameters: ParameterLog, **shared: Any) -> None:
+    def __init__(self, device: DeviceSummaries, parameters: ParameterLog, **shared: Any) -> None:
         super().__init__(**shared)
         self._device = device
         self._parameters = parameters
@@ -209,7 +211,7 @@ class DeviceEntries(HostEntries):
         """Take an entry that ended, until its numbers are known."""
         with self.charge:
             self._waiting.append(line)
-            if len(self._device) >= _MOST_WAITING:
+            if len(self._device) >= 4096:  # tensors whose numbers are there
                 self._fetch()
 
     def state_of(self, parameter: Any) -> str | None:

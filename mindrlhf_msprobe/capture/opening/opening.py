@@ -1,8 +1,7 @@
 """What is known of one opening of one phase, however its cells run, and what it makes of tensors.
 
 On the host a tensor is summarised at the hook that saw it: nothing can change it before. On an
-accelerator the same would bring every tensor to the host; there it is reduced where it is
-(device.py), and entries wait for their numbers until the phase ends, or many are waiting.
+accelerator the same would bring every tensor to the host: there device.py takes its place.
 """
 
 from __future__ import annotations
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.pynative.gradients import CallGradients
     from mindrlhf_msprobe.storage.writing.writer import Sink
 
-_SMALL = 1 << 14  # bytes of a parameter that are looked at as a whole
-_GLANCED = 64  # elements of a larger one
 _FORWARD = ".forward"  # ends the name of an operator's entry
 
 
@@ -234,10 +231,10 @@ class HostEntries:
         A single-token pass reads every weight once; a fingerprint of all of them would read them
         all once more, at every token.
         """
-        if local_of(parameter).nbytes < _SMALL:
+        if local_of(parameter).nbytes < 1 << 14:
             return None
         flat = to_host(parameter).array.reshape(-1)
-        return flat[:: flat.size // _GLANCED + 1].tobytes()
+        return flat[:: flat.size // 64 + 1].tobytes()
 
     def taken(self, gradient: Any) -> HostTensor:
         """Return what the describer takes: it in host memory; an operator computed it."""

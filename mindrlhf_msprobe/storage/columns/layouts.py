@@ -19,7 +19,6 @@ from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _T = TypeVar("_T")
-_MOST_STRUCTURES = 4096
 _DEEPEST = 100  # of nested structures
 
 
@@ -94,7 +93,7 @@ class Layouts:
         key = tuple(shape)
         structure = self._structures.get(key)
         if structure is None:
-            if len(self._structures) >= _MOST_STRUCTURES:
+            if len(self._structures) >= 4096:
                 self._structures.clear()
             of_parts = [(part, "", line.get(part)) for part in parts]
             if parts == (PARAMETERS_GRAD,):

@@ -154,7 +154,7 @@ class Generated(Note):
 
 
 @dataclass(frozen=True)
-class Checkpoint(Note):
+class CheckpointPath(Note):
     """From what a role's network was loaded, "" for nothing, or what it was saved to.
 
     Attributes:

@@ -18,7 +18,6 @@ from mindrlhf_msprobe.storage.arrays import bounds
 TENSORS, LAYERS, KEY_DATA = "tensors", "layers", "key_data"
 KINDS = (TENSORS, LAYERS, KEY_DATA)
 
-_MOST_READ = 1_000_000  # spans of one kind
 
 #: Kind → sorted spans that lie apart.
 Thinned = Mapping[str, Sequence[Sequence[int]]]
@@ -28,7 +27,7 @@ def checked(found: object) -> dict[str, list[list[int]]]:
     """Return what a manifest lists, as far as it is what this package writes."""
     listed = found if isinstance(found, dict) else {}
     spans = {kind: listed[kind] if isinstance(listed.get(kind), list) else [] for kind in KINDS}
-    return {kind: united(filter(_is_span, spans[kind][:_MOST_READ])) for kind in KINDS}
+    return {kind: united(filter(_is_span, spans[kind][:1_000_000])) for kind in KINDS}
 
 
 def _is_span(span: object) -> bool:

@@ -73,8 +73,6 @@ from mindrlhf_msprobe.storage.writing.directory import RankLock
 _T = TypeVar("_T")
 _MOST_NAMED = 20  # of the entries of one place that cannot be read
 _MOST_SHOWN = 200  # characters of a name
-_MOST_LEVELS = 6  # from a file of a run up to its directory
-_LONGEST_STATE = 40  # characters of what a manifest says instead of a state
 
 
 def open_run(path: str | Path) -> Run:
@@ -99,7 +97,7 @@ def _of_a_run(path: Path) -> Message | None:
     """Say of which run a file or directory is a part; or which runs lie in it, if any do."""
     if not path.exists():
         return None
-    for root in path.absolute().parents[:_MOST_LEVELS]:
+    for root in path.absolute().parents[:6]:
         if layout.manifests(root):
             return message("error.part_of_run", path=path, root=root)
     try:
@@ -262,7 +260,7 @@ class Run:
         """
         ranks: dict[str, list[str]] = {}
         for file in self.run_files:
-            ranks.setdefault(shortened(file.state, _LONGEST_STATE), []).append(str(file.rank))
+            ranks.setdefault(shortened(file.state, 40), []).append(str(file.rank))
         if len(ranks) < 2:
             return next(iter(ranks), "unknown")
         said = (f"{state} (rank {', '.join(of)})" for state, of in sorted(ranks.items()))

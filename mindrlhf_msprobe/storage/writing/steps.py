@@ -37,16 +37,13 @@ from mindrlhf_msprobe.storage.manifest import recorded, thinned
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 from mindrlhf_msprobe.storage.step_lines import time_lines
+from mindrlhf_msprobe.storage.writing.background import Report
 from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError, recorded_file
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 from mindrlhf_msprobe.storage.writing.thinning import Thinning
 
-_FLUSH = 1 << 16  # bytes of dump.json that are written at once
-
 #: What is lost where an entry is.
 ENTRY = message("lost.entry")
-#: Called with what was lost, why, and how many records that is.
-Report = Callable[[Message, BaseException, int], None]
 #: Makes a directory; raises where it cannot.
 Make = Callable[[Path], None]
 
@@ -276,7 +273,7 @@ class _Dump:
             values = _REFUSED.sub(rb"\1 ", values)
             self._add(b"%s\n%s: %s" % (b"" if self._first else b",", dump_json(entry), values))
             self._first = False
-            if self._unwritten >= _FLUSH:
+            if self._unwritten >= 1 << 16:
                 try:
                     self._flush()
                 except OSError as error:
@@ -334,7 +331,6 @@ def _lines_of(content: dict[str, Any]) -> Iterator[bytes]:
     yield b"\n}\n" if content else b"{}\n"
 
 
-_HEAD = 4096  # bytes of a file by which it is known, beside its size
 _ATTEMPTS = 100  # at making a directory, while other ranks remove those around it that are empty
 
 #: A file that was recorded, its size, and how it begins.
@@ -496,7 +492,8 @@ class Steps:
 
     def _note_recorded(self, kind: str, step: int, counts: Mapping[str, int]) -> None:
         content = self._manifest.content
-        content.recorded = recorded.with_counts(content.recorded, kind, step, counts)
+        listed = content.json["recorded"]  # it was checked when an earlier attempt's was read
+        content.recorded = recorded.with_counts(listed, kind, step, counts)
         if self.thinning is not None:
             of = thinned.LAYERS if kind == recorded.PHASES else thinned.KEY_DATA
             self.thinning.note(of, step, (name for name, count in counts.items() if count))
@@ -559,7 +556,7 @@ class Steps:
 
     def _read(self, file: Path) -> _Written:
         with layout.open_inside(self._root, file, sys.maxsize) as opened:
-            return file, os.fstat(opened.fileno()).st_size, opened.read(_HEAD)
+            return file, os.fstat(opened.fileno()).st_size, opened.read(4096)  # how it begins
 
     def _link_in(self, path: Path) -> Path | None:
         """Return a symbolic link on the way from the run's directory to a path."""

@@ -41,10 +41,10 @@ _BLOCK = 4096  # bytes in which common file systems give room to files and direc
 _UNHARMFUL = "note"  # findings that protect no step
 
 #: Kind → step → bytes.
-Held = Mapping[str, Mapping[int, int]]
+Sizes = Mapping[str, Mapping[int, int]]
 
 
-def what_goes(held: Held, excess: int, findings: Iterable[int]) -> dict[str, list[int]]:
+def what_goes(held: Sizes, excess: int, findings: Iterable[int]) -> dict[str, list[int]]:
     """Return which steps lose what, so that `excess` bytes are freed, or as many as may be.
 
     Args:
