@@ -17,7 +17,7 @@ from mindrlhf_msprobe.common.printable import cut
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
-from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded, thinned
+from mindrlhf_msprobe.storage.manifest import coverage, random_states, step_spans
 from mindrlhf_msprobe.storage.manifest.run_file import (
     Attempt,
     Part,
@@ -188,9 +188,11 @@ def _places(found: _Input) -> Iterator[Path]:
             continue
         for rank, path in layout.rank_directories(step_dir, links=True).items():
             _refuse_links(found.root, path)
-            kind = thinned.KEY_DATA if name.parts[0] == layout.KEY_DATA_DIR else thinned.LAYERS
+            kind = (
+                step_spans.KEY_DATA if name.parts[0] == layout.KEY_DATA_DIR else step_spans.LAYERS
+            )
             manifest = found.manifests.get(rank)
-            if manifest is not None and thinned.holds(manifest.thinned, kind, step):
+            if manifest is not None and step_spans.holds(manifest.thinned, kind, step):
                 pass  # what is left of it was about to be removed
             elif (path.name, step_dir.name) == (f"rank{rank}", f"step{step}"):
                 found.places[str(name), step, rank] = path
@@ -353,11 +355,11 @@ def _one_manifest(manifests: Sequence[RunFile]) -> RunFile:
         states = random_states.joined(merged.random_states, manifest.random_states)
         if states:
             merged.random_states = states
-        merged.recorded = recorded.both(merged.recorded, manifest.recorded)
+        merged.recorded = step_spans.both_recorded(merged.recorded, manifest.recorded)
         again = begun.begins_with  # from there on it recorded what the one before may have thinned
         first_ones = merged.thinned
-        before = first_ones if again is None else thinned.without_steps_from(first_ones, again)
-        if any((together := thinned.both(before, manifest.thinned)).values()):
+        before = first_ones if again is None else step_spans.thinned_before(first_ones, again)
+        if any((together := step_spans.both_thinned(before, manifest.thinned)).values()):
             merged.thinned = together
         merged.lost = dict(Counter(merged.counts_lost) + Counter(manifest.counts_lost))
         if codes := {**merged.lost_codes, **manifest.lost_codes}:

@@ -20,8 +20,7 @@ from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.manifest.coverage import read_coverage
-from mindrlhf_msprobe.storage.manifest.recorded import checked
-from mindrlhf_msprobe.storage.manifest.thinned import checked as checked_spans
+from mindrlhf_msprobe.storage.manifest.step_spans import read_recorded, read_thinned
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -423,8 +422,8 @@ class RunFile(Settings):
     coverage = Key(_object, always=dict)
     lost = Key(_object, always=dict)
     lost_codes = Key(_object)
-    recorded = Key(checked)
-    thinned = Key(checked_spans)
+    recorded = Key(read_recorded)
+    thinned = Key(read_thinned)
     others = Key(_texts)
     random_states = Key(_object)
     checkpoints = Key(_section)

@@ -26,7 +26,7 @@ from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.arrays.sketches import HEAD
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import count_leaves
-from mindrlhf_msprobe.storage.manifest import recorded
+from mindrlhf_msprobe.storage.manifest import step_spans
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest, Note, Written
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
 from mindrlhf_msprobe.storage.writing.background import Background, BufferPool, Job, Report
@@ -388,7 +388,7 @@ class RunWriter:
             self.manifest.check()
             self.ledger.wrote(CONFIGURATIONS, write_json(path, dict(made()), indent=4))
             content = self.manifest.content
-            content.recorded = {**content.recorded, recorded.CONFIGURATIONS: True}
+            content.recorded = {**content.recorded, step_spans.CONFIGURATIONS: True}
             self.manifest.save()
 
         self.background.finish(message("lost.configurations"), write)
