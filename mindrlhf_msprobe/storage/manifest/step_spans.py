@@ -144,11 +144,11 @@ def read_recorded(recorded: object) -> dict[str, Any]:
     return found
 
 
-def _is_span(span: object, *, counted: bool) -> bool:
+def _is_span(span: object, *, counted: bool = False) -> bool:
     if not (isinstance(span, list) and len(span) == 2 + counted):
         return False
-    first, last, *counts = span
-    known = all(n is None or bounds.is_place(n) for n in counts)
+    first, last, count = span if counted else (*span, None)
+    known = count is None or bounds.is_place(count)
     return known and bounds.is_place(first) and bounds.is_place(last) and 0 <= first <= last
 
 
@@ -192,7 +192,7 @@ def read_thinned(found: object) -> dict[str, list[list[int]]]:
     for kind in THINNED_KINDS:
         of_kind = listed.get(kind)
         of_kind = of_kind[:1_000_000] if isinstance(of_kind, list) else []
-        spans[kind] = united(span for span in of_kind if _is_span(span, counted=False))
+        spans[kind] = united(filter(_is_span, of_kind))
     return spans
 
 
