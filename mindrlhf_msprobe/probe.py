@@ -285,9 +285,9 @@ class Probe:
                 it is written under `saved_checkpoints`, for a comparison with it later.
         """
         if (recorder := self._recording("note_checkpoint")) is not None:
-            from mindrlhf_msprobe.storage.manifest.manifest import Checkpoint
+            from mindrlhf_msprobe.storage.manifest.manifest import CheckpointPath
 
-            recorder.note(Checkpoint(role, path, saved_after))
+            recorder.note(CheckpointPath(role, path, saved_after))
 
     def phase(
         self,

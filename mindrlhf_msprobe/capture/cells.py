@@ -180,7 +180,6 @@ NUMBER = "msprobe_cell"
 COPY_OF = "msprobe_copy_of"
 #: The network's attribute that holds the names of arguments that are left out.
 _LEFT_OUT = "msprobe_left_out_arguments"
-_MOST_DECORATED = 16  # lines before a function's own
 
 
 def is_wrapped(cell: nn.Cell) -> bool:
@@ -231,7 +230,7 @@ def construct_frames(cell: nn.Cell) -> tuple[str, ...]:
 @lru_cache(maxsize=1 << 12)
 def _first_line(file: str, line: int, name: str) -> tuple[int, str]:
     """Return the line of a function's `def`, which follows its decorators, and its text."""
-    for number in range(line, line + _MOST_DECORATED):
+    for number in range(line, line + 16):  # its decorators come first
         text = linecache.getline(file, number).strip()
         if text.startswith((f"def {name}(", "lambda")):
             return number, text

@@ -8,7 +8,7 @@ from typing import Any
 
 from mindrlhf_msprobe.config import phases_of, section_of
 from mindrlhf_msprobe.phases import UNNAMED_PHASE
-from mindrlhf_msprobe.storage.manifest import thinned
+from mindrlhf_msprobe.storage.manifest import step_spans
 from mindrlhf_msprobe.storage.place import Place, StepPlace
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import is_optimizer_state
@@ -56,7 +56,7 @@ def next_recording(
         section["include"] = [f"^{re.escape(cell)}($|\\.)"]
     if len(run.ranks) > 1 and place.rank is not None:
         section["ranks"] = [place.rank]
-    if any(run.is_thinned(kind, StepPlace(place.step, rank)) for kind in thinned.KINDS):
+    if any(run.is_thinned(kind, StepPlace(place.step, rank)) for kind in step_spans.THINNED_KINDS):
         return section
     if config is None or any(getattr(config, k) != to for k, to in (also or {}).items()):
         return section

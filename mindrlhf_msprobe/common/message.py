@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 #: The code of a text that is known as a text alone: what a trainer says itself.
 TEXT = "text"
 
-_DEEPEST = 20  # levels of what a file says
-
 
 @dataclass(frozen=True)
 class Message:
@@ -190,7 +188,7 @@ def _read_message(found: Any, depth: int) -> Message | None:
 
 
 def _read(value: Any, depth: int) -> Any:
-    if isinstance(value, (Mapping, list)) and depth > _DEEPEST:
+    if isinstance(value, (Mapping, list)) and depth > 20:  # levels of what a file says
         return None
     if isinstance(value, Mapping):
         inner = _read_message(value, depth) if set(value) <= {"code", "params"} else None

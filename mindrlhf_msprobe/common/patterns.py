@@ -21,7 +21,6 @@ _DEEPEST = 100  # groups in each other
 _LONGEST = 4096  # characters of a pattern
 _MEMORY = 4 << 20  # bytes of a pattern as RE2 has it
 _SET_MEMORY = 256 << 20  # bytes that the patterns of a whole file, and what they met, may take
-_KEPT = 1 << 16  # answers
 
 _UNICODE = {
     "DIGIT": r"\p{Nd}",
@@ -151,7 +150,7 @@ def _sets(renamings: Sequence[Renaming], numbers: Sequence[int]) -> Iterator[tup
 pattern = lru_cache(maxsize=1024)(Pattern)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=1 << 16)
 def _found(regexp: Any, name: str) -> bool:
     return regexp.search(_searchable(name)) is not None
 

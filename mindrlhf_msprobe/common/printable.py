@@ -13,7 +13,6 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-_LONGEST = 20_000  # characters of one line
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -22,21 +21,24 @@ def address_free(text: str) -> str:
     return _ADDRESS.sub("", text)
 
 
+def cut(text: str, most: int, *, with_length: bool = False) -> str:
+    """Return a text; of a longer one its first characters, and how many it has `with_length`."""
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}…" + (f" ({len(text)} characters)" if with_length else "")
+
+
 def shortened(text: object, most: int = 300) -> str:
     """Return a text that a file gives as a sentence quotes it.
 
     It is cut, and memory addresses are left out.
     """
-    quoted = address_free(str(text))
-    if len(quoted) <= most:
-        return quoted
-    return f"{quoted[:most]}… ({len(quoted)} characters)"
+    return cut(address_free(str(text)), most, with_length=True)
 
 
 def printable(line: str) -> str:
     """Return a text as one line that can be shown."""
-    if len(line) > _LONGEST:
-        line = f"{line[:_LONGEST]}… ({len(line)} characters)"
+    line = cut(line, 20_000, with_length=True)
     if line.isprintable():
         return line
     return "".join(

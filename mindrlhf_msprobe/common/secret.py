@@ -85,11 +85,15 @@ def _snake(key: str) -> str:
     return re.sub(r"[\W]+", "_", _CAMEL.sub("_", key))
 
 
-def could_be_secret(value: str) -> bool:
+def could_be_secret(text: str, most: int = 1000) -> bool:
     """Return whether a text looks like a credential: a URL with a password, a token, a PEM block.
 
     Names are made of words, and tokens are not: rather too much is suspected than too little.
+
+    Args:
+        most: how many of its characters are looked at.
     """
+    value = text[:most]
     if _SECRET_VALUE.search(value):
         return True
     if any(_looks_random(run) for run in _RUN.findall(value)):

@@ -20,8 +20,6 @@ from typing import Any, NamedTuple, Union
 from mindrlhf_msprobe.common.message import NON_FINITE, Message, SpokenError, finite_or_name
 from mindrlhf_msprobe.common.printable import shortened
 
-_DEEPEST = 50  # levels of a value whose type is open
-
 
 class FormError(SpokenError, ValueError):
     """JSON is not of the type that it is read as: the rest of a sentence that names the file."""
@@ -187,7 +185,7 @@ def _write_any(value: Any) -> Any:
 
 
 def _read_any(found: Any, depth: int = 0) -> Any:
-    if depth > _DEEPEST:
+    if depth > 50:
         raise FormError.saying("unread.nested")
     if isinstance(found, list):
         return [_read_any(item, depth + 1) for item in found]

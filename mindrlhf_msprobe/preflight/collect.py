@@ -33,6 +33,7 @@ from mindrlhf_msprobe.capture.tensors.summary import (
 )
 from mindrlhf_msprobe.capture.tensors.tree import TreeDescriber, described_leaves
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.printable import cut
 from mindrlhf_msprobe.common.processes import run_to_end
 from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_key
 from mindrlhf_msprobe.common.yaml_file import read_yaml
@@ -51,7 +52,6 @@ from mindrlhf_msprobe.storage.snapshot import (
     write_collection,
 )
 
-_MOST_PROCESSES = 10_000
 _STDERR = 2  # the descriptor; stdout is for our answer
 _CHILD = Path(__file__).parent / "child"
 
@@ -113,7 +113,7 @@ def run_command(command: Sequence[str], seconds: float | None) -> tuple[str | No
 def _read(notes: Path) -> list[dict[str, Any]]:
     """Return what the processes noted; half a file is that of one that was killed."""
     found = []
-    for path in sorted(notes.glob("*.json"))[:_MOST_PROCESSES]:
+    for path in sorted(notes.glob("*.json"))[:10_000]:
         with suppress(OSError, ValueError):
             content = json.loads(path.read_text(encoding="utf-8"))
             rank = str(content.get("rank") or "")
@@ -150,14 +150,12 @@ def without_secrets_of(command: Sequence[str]) -> list[str]:
         elif is_joined and value and is_secret_key(option.lstrip("-")):
             shown.append(f"{option}={WITHHELD}")
         else:
-            shown.append(WITHHELD if could_be_secret(argument[:1000]) else argument)
+            shown.append(WITHHELD if could_be_secret(argument) else argument)
         before = argument
     return shown
 
 
 _MOST_VALUES = 1000  # of a batch that are listed
-_DIGITS = 24  # of the fingerprint of all others
-_LONGEST = 80  # characters of a text that are kept
 
 
 def describe_data(source: str, batches: int) -> dict[str, Any]:
@@ -259,7 +257,7 @@ def _in_one(values: Iterator[tuple[str, dict[str, Any]]]) -> dict[str, dict[str,
         digest.update(said.encode("utf-8", errors="backslashreplace"))
     at, found = f"[{_MOST_VALUES}:]", {}
     if any(counts):
-        known_by = f"{sum(counts)} #{digest.hexdigest()[:_DIGITS]}"
+        known_by = f"{sum(counts)} #{digest.hexdigest()[:24]}"
         found[at] = {"type": "values", "value": known_by}
     if counts[False]:
         found[f"{at} {counts[False]}"] = {"type": "values"}
@@ -279,13 +277,12 @@ def _text(value: str, path: str) -> Any:
         "type": "str",
         "length": len(value),
         "fingerprint": fingerprint("UInt8", letters),
-        "value": value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…",
+        "value": cut(value, 80),
     }
 
 
 _NAME = re.compile(r"([A-Za-z_][\w.-]*)=(.+)", re.DOTALL)
 _MOST = 8 << 20  # bytes of a JSON file
-_BLOCK = 4 << 20  # bytes that are read at once
 _AT_ONCE = 1 << 20  # elements
 _MOST_FILES = 10_000
 _READ = (".ckpt", ".safetensors", ".json")
@@ -472,7 +469,7 @@ def _files(root: Path) -> dict[str, dict[str, Any]]:
             if not file.is_file():
                 raise RunError.saying("collect.no_regular_file", path=file)
             with open(file, "rb", buffering=0) as opened:
-                while block := opened.read(_BLOCK):
+                while block := opened.read(4 << 20):
                     digest.update(block)
                     size += len(block)
         except OSError as error:

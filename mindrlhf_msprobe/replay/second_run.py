@@ -30,7 +30,7 @@ from mindrlhf_msprobe.capture.operators.interception import (
     replaced_in_library,
     stand_in,
 )
-from mindrlhf_msprobe.capture.operators.inventory import Operator, Replaced
+from mindrlhf_msprobe.capture.operators.inventory import Operator, ReplacedFunction
 from mindrlhf_msprobe.capture.tensors.summary import to_host
 from mindrlhf_msprobe.replay import kinds
 from mindrlhf_msprobe.replay.held import CannotRepeatError, Drawn, DrawnAgain
@@ -517,7 +517,7 @@ class _PlainCells:
         self._put_back.callback(setattr, owner, name, vars(owner)[name])
         setattr(owner, name, instead)
 
-    def _gate(self, replaced: Replaced) -> Callable[..., Any]:
+    def _gate(self, replaced: ReplacedFunction) -> Callable[..., Any]:
         """Return what is a function's definition in a second run, and else what stood there."""
         stood = vars(replaced.module)[replaced.name]
         defined = defined_function(replaced.module, replaced.name)

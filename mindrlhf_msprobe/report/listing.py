@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mindrlhf_msprobe.common.printable import shortened, size, spans
+from mindrlhf_msprobe.common.printable import cut, shortened, size, spans
 from mindrlhf_msprobe.report.answer import Code, Lines, Rows, capped
 from mindrlhf_msprobe.report.comparison import stopped_at
 from mindrlhf_msprobe.report.messages import say
@@ -242,7 +242,7 @@ def _save(leaves: Sequence[Leaf]) -> tuple[str, ...]:
     more = ", …" if len({_kind(leaf) for leaf in leaves}) > 1 else ""
     what = (f"{len(leaves)} × {_kind(first)}" if several else _kind(first)) + more
     if first.type == "str" or not first.is_tensor:
-        return (what, *[""] * 6, _cut(str(first.value)))
+        return (what, *[""] * 6, cut(str(first.value), _LONGEST_VALUE))
     tensors = [leaf for leaf in leaves if leaf.is_tensor]
     largest = _number(_edge([leaf.max for leaf in tensors], max))
     least = _number(_edge([leaf.min for leaf in tensors], min))
@@ -420,8 +420,4 @@ def _settings(found: Generation) -> list[str]:
 
 
 def _value(value: Any) -> str:
-    return _cut(json.dumps(value, ensure_ascii=False))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+    return cut(json.dumps(value, ensure_ascii=False), _LONGEST_VALUE)

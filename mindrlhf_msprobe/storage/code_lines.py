@@ -84,7 +84,6 @@ def users_line(stack: Iterable[str]) -> CodeLine | None:
 
 
 _AROUND = 4  # lines before and after
-_LARGEST = 1 << 22  # bytes of a file of code
 
 
 @dataclass(frozen=True)
@@ -196,7 +195,7 @@ def source_of(line: CodeLine) -> tuple[dict[int, str], Message | None]:
     if not line.text or not path.is_absolute() or path.suffix != ".py":
         return {}, message("listing.code_missing", file=line.file)
     try:
-        content = layout.read_inside(Path("/"), Path(line.file), _LARGEST)
+        content = layout.read_inside(Path("/"), Path(line.file), 1 << 22)
     except (OSError, ValueError):
         return {}, message("listing.code_missing", file=line.file)
     lines = content.decode("utf-8", errors="replace").splitlines()

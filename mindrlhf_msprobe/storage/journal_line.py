@@ -21,7 +21,6 @@ from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 PARTS = ("input_args", "input_kwargs", "input", "output", "output_kwargs", "parameters")
 #: What records of each part are: input, output, parameters, or gradients of these.
 IO_OF = {**{part: part.partition("_")[0] for part in PARTS}, PARAMETERS_GRAD: PARAMETERS_GRAD}
-_LONGEST_ARGUMENT = 100  # characters of an argument's name
 
 #: What a line holds beside the values themselves: the first five always.
 _ALWAYS = {"entry", "seq", "end", "parent", "opening"}
@@ -175,7 +174,7 @@ def argument_of(input_names: Sequence[Any], io: str, path: str) -> str:
     if not (place.isascii() and place.isdigit() and len(place) < 4):
         return ""
     name = input_names[int(place)] if int(place) < len(input_names) else ""
-    return name if isinstance(name, str) and len(name) <= _LONGEST_ARGUMENT else ""
+    return name if isinstance(name, str) and len(name) <= 100 else ""
 
 
 def holds_gradients(entry: str) -> bool:

@@ -36,7 +36,6 @@ from mindrlhf_msprobe.storage.layout import UnreadError
 #: Statistics beside those that every tensor has, of floats on the host: name → function of the
 #: elements [n]. They are recorded, compared, and followed by `trend --statistic NAME`.
 FURTHER: dict[str, Callable[[np.ndarray], float]] = {}
-_MOST_FURTHER = 64
 _ESCAPED = re.compile(r"[.%/\\\x00-\x1f\x7f]")
 
 
@@ -334,7 +333,7 @@ def _shares(value: Any) -> tuple[float, ...] | None:
 
 
 def _further(content: Any) -> Mapping[str, Any] | None:
-    if not isinstance(content, dict) or len(content) > _MOST_FURTHER:
+    if not isinstance(content, dict) or len(content) > 64:
         return None
     return {name: _statistic(value) for name, value in content.items()}
 

@@ -86,8 +86,6 @@ def operator_entry(kind: str, name: str, call: int, direction: str = "forward") 
 
 #: How many attributes there are, how many items a list has, how many characters a text.
 MOST_ATTRIBUTES = 64
-MOST_ITEMS = 64
-LONGEST_TEXT = 100
 
 Attributes = Mapping[str, Any]
 
@@ -95,7 +93,7 @@ Attributes = Mapping[str, Any]
 def is_attribute(value: Any) -> bool:
     """Return whether a value of JSON is one that an attribute may have."""
     if isinstance(value, list):
-        return len(value) <= MOST_ITEMS and all(map(_is_one, value))
+        return len(value) <= 64 and all(map(_is_one, value))
     return _is_one(value)
 
 
@@ -108,7 +106,7 @@ def _is_one(value: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= LONGEST_TEXT
+    return isinstance(value, str) and len(value) <= 100
 
 
 def attributes_from_json(content: Any) -> Attributes | None:

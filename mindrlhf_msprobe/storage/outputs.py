@@ -24,7 +24,6 @@ from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.manifest.run_file import TOOL, RunFile
 
 _DAY = 86_400.0  # seconds; nothing is written for so long
-_LONGEST_HEADER = 1 << 20  # characters
 #: What is no name of a directory, and is probably meant as a file's.
 _OF_FILES = (".csv", ".html", ".json", ".xlsx")
 
@@ -75,7 +74,7 @@ def csv_of(*headers: Iterable[str]) -> Callable[[Path], bool]:
         import csv  # slow to import
 
         with open(path, encoding="utf-8-sig", newline="") as file:
-            return next(csv.reader([file.readline(_LONGEST_HEADER)]), None) in known
+            return next(csv.reader([file.readline(1 << 20)]), None) in known
 
     return is_ours
 

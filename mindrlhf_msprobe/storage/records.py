@@ -14,6 +14,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.printable import cut
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.expression import Expression, InMemory
@@ -37,8 +38,6 @@ PARAMETERS_GRAD = "parameters_grad"
 #: What stands for the cell in entries of an optimizer's state; a second one is `…_2`.
 OPTIMIZER_STATE = "optimizer_state"
 _STATE = re.compile(rf"{OPTIMIZER_STATE}(?:_[0-9]+)?")
-_LONGEST = 2 * bounds.NAME  # characters of a record's name: its entry's, and the path in it
-_MOST_SHOWN = 100  # characters of a file name in a dump
 
 #: The dtypes that are stored as they are; all others, e.g. BFloat16, as a wider one.
 _EXACT_DTYPES = frozenset(
@@ -372,8 +371,7 @@ class Locator:
         path = self._directory + name
         leaves_it = "/" in name or name in ("", ".", "..")
         if leaves_it or (name in self._links and not layout.inside(self._root, Path(path))):
-            shown = name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}…"
-            return replace(leaf, why=message("unread.outside", file=shown)), None
+            return replace(leaf, why=message("unread.outside", file=cut(name, 100))), None
         return leaf, path
 
     def sketches_of(self, leaf: Leaf) -> str | None:
@@ -399,7 +397,7 @@ def bounded(found: Iterable[_Found], most: int) -> Iterator[_Found]:
     for number, item in enumerate(found):
         if number >= most:
             raise layout.UnreadError.saying("unread.too_many_values", most=most)
-        if len(item[0]) > _LONGEST:
+        if len(item[0]) > 2 * bounds.NAME:
             length = len(item[0])
             raise layout.UnreadError.saying("unread.long_name_of_value", length=length)
         yield item

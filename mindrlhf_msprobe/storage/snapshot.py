@@ -34,8 +34,6 @@ SCHEMA = 1
 #: Whose settings a file has: those of `collect` itself, or of the script that it ran.
 BY_ITSELF, BY_SCRIPT = "collect", "script"
 
-_MOST_CHECKED = 1000  # characters of a text that are searched for a secret
-
 
 class Trait(enum.Flag):
     """What holds for a kind of setting."""
@@ -219,5 +217,5 @@ def without_secrets(value: Any, path: Sequence[str] = (), *, deepest: int | None
     if not isinstance(value, str):
         return value
     own = names[-1] if names else ""
-    suspicious = could_name_text(own) or could_be_secret(value[:_MOST_CHECKED])
+    suspicious = could_name_text(own) or could_be_secret(value)
     return WITHHELD if suspicious else value

@@ -21,7 +21,7 @@ from mindrlhf_msprobe.capture.graph.probes import (
     NO_CELL,
     SITE,
     SITES,
-    Found,
+    HandedOver,
     Hands,
     Lines,
     Site,
@@ -102,13 +102,13 @@ class _Writing:
         self._body = [f"{found.name} = {found.source}" for found in visit.found]
         self._constants: list[Tensor] = []
 
-    def together(self) -> list[list[Found]]:
+    def together(self) -> list[list[HandedOver]]:
         """Return the tensors of each call of a host function, at least one call."""
         found = self._visit.found
         starts = range(0, max(len(found), 1), MOST_TOGETHER)
         return [found[start : start + MOST_TOGETHER] for start in starts]
 
-    def hand_over(self, hands: Hands, found: Sequence[Found]) -> None:
+    def hand_over(self, hands: Hands, found: Sequence[HandedOver]) -> None:
         """Call a host function; what follows waits for it where it waits for the call."""
         sites = [each.site for each in found]
         group = SITES.group(sites if hands is Hands.MORE else [self._call, *sites])
@@ -141,7 +141,7 @@ class _Writing:
         return f"constants[{len(self._constants) - 1}]"
 
 
-def _array(found: Found) -> str:
+def _array(found: HandedOver) -> str:
     """Return the expression of a tensor that reaches the host as an array: see `as_array`."""
     tensor = f"stop_gradient({found.name})"
     outline: TensorOutline = found.site.outline

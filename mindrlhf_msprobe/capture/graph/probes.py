@@ -476,7 +476,7 @@ GRADIENT = host_function(
 
 
 @dataclass(frozen=True)
-class Found:
+class HandedOver:
     """A tensor that is handed over.
 
     Attributes:
@@ -522,7 +522,7 @@ class Visit:
         self, cell: int, source: str, outline: Any, *, gradients: bool, path: Path = ()
     ) -> None:
         self.cell, self.source, self.outline, self.path = cell, source, outline, path
-        self.found: list[Found] = []
+        self.found: list[HandedOver] = []
         self._gradients = gradients
 
     def passed_on(self, part: str, path: Path, value: Any, source: str) -> str:
@@ -554,7 +554,7 @@ class Visit:
             return f"[{listed}]" if kind == "list" else f"({listed},)"
         watched = kind == "differentiable" and self._gradients
         site = Site(self.cell, part, path, value)
-        found = Found(site, source, f"tensor{len(self.found)}", watched)
+        found = HandedOver(site, source, f"tensor{len(self.found)}", watched)
         self.found.append(found)
         return found.passed if watched else source
 

@@ -1,8 +1,7 @@
 """What is known of one opening of one phase, however its cells run, and what it makes of tensors.
 
 On the host a tensor is summarised at the hook that saw it: nothing can change it before. On an
-accelerator the same would bring every tensor to the host; there it is reduced where it is
-(device.py), and entries wait for their numbers until the phase ends, or many are waiting.
+accelerator the same would bring every tensor to the host: there device.py takes its place.
 """
 
 from __future__ import annotations
@@ -56,9 +55,6 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.pynative.gradients import CallGradients
     from mindrlhf_msprobe.storage.writing.writer import Sink
 
-_SMALL = 1 << 14  # bytes of a parameter that are looked at as a whole
-_GLANCED = 64  # elements of a larger one
-_MOST_WAITING = 4096  # tensors whose numbers are on the device
 _FORWARD = ".forward"  # ends the name of an operator's entry
 
 
@@ -235,10 +231,10 @@ class HostEntries:
         A single-token pass reads every weight once; a fingerprint of all of them would read them
         all once more, at every token.
         """
-        if local_of(parameter).nbytes < _SMALL:
+        if local_of(parameter).nbytes < 1 << 14:
             return None
         flat = to_host(parameter).array.reshape(-1)
-        return flat[:: flat.size // _GLANCED + 1].tobytes()
+        return flat[:: flat.size // 64 + 1].tobytes()
 
     def taken(self, gradient: Any) -> HostTensor:
         """Return what the describer takes: it in host memory; an operator computed it."""
@@ -328,136 +324,6 @@ class HostEntries:
     def _failed(self, value: Any, error: Exception) -> Leaf:
         self.fault(message("lost.tensor"), error)
         return unread(value, error)
-
-
-class DeviceEntries(HostEntries):
-    """Reduces MindSpore's tensors where they are, and reads the results together.
-
-    Args:
-        device: reduces them.
-        parameters: an unchanged one is left out once its fingerprint is known.
-        shared: what `HostEntries` takes, but `elements` and `sketches`.
-    """
-
-    def __init__(self, device: Any, parameters: ParameterLog, **shared: Any) -> None:
-        super().__init__(**shared)
-        self._device = device
-        self._parameters = parameters
-        self._first = 0  # the number of the first tensor that waits
-        self._found: dict[int, Leaf] = {}
-        self._waiting: list[JournalLine] = []
-        self.describer = self.of_graphs = TreeDescriber(
-            lambda value: isinstance(value, _Difference) or is_tensor(value), self._queue
-        )
-
-    def append(self, line: JournalLine) -> None:
-        """Take an entry that ended, until its numbers are known."""
-        with self.charge:
-            self._waiting.append(line)
-            if len(self._device) >= _MOST_WAITING:
-                self._fetch()
-
-    def state_of(self, parameter: Any) -> str | None:
-        """Return None: the fingerprint is still on the device; without one, that is all."""
-        return None if self.fingerprint else "recorded"
-
-    def glance(self, parameter: Any) -> bytes | None:
-        """Return None: to read any element would wait for the device."""
-        return None
-
-    def taken(self, gradient: Any) -> Any:
-        """Return it as it is."""
-        return gradient
-
-    def keep(self, gradient: Any) -> Any:
-        """Return a copy on the device."""
-        return self._device.copy(gradient)
-
-    def difference(self, gradient: Any, kept: Any) -> tuple[Any, float | None]:
-        """Return the difference, computed on the device; None where the kept one has overflowed.
-
-        Whether it has is known when the numbers are fetched: until then it stands for both.
-        """
-        return _Difference(gradient - kept, self._first + self._device.add(kept)), None
-
-    def flush(self) -> None:
-        """Fetch all numbers and hand over the entries that waited for them."""
-        self._fetch()
-        super().flush()
-
-    def _fetch(self) -> None:
-        with self.charge:
-            waiting, self._waiting = self._waiting, []
-            leaves = self._device.read()
-            self._found.update(enumerate(leaves, self._first))
-            self._first += len(leaves)
-            for line in waiting:
-                line.values = values = self._resolved(line.values)
-                call_name = line.entry.rpartition(".")[0]
-                changed = {
-                    name: leaf
-                    for name, leaf in (values.get("parameters") or {}).items()
-                    if self._parameters.changes(f"{call_name}.{name}", leaf.get("fingerprint"))
-                }
-                if changed:
-                    values["parameters"] = changed
-                else:
-                    values.pop("parameters", None)
-                self._ended(line)
-
-    def _queue(self, value: Any, record: str) -> Any:
-        device = isinstance(value, _Difference) or hasattr(value, "asnumpy")
-        if isinstance(value, HostTensor) or not device:
-            known = self.overflows is not None and not isinstance(value, HostTensor)
-            return (self._held if known else self._describe)(value, record)
-        with self.charge:
-            try:
-                if isinstance(value, _Difference):
-                    number = self._first + self._device.add(value.tensor)
-                    held = self._held_there(value.tensor, record, lambda own: own)
-                    return {_PENDING: number, _KEPT: value.kept, **held}
-                number = self._first + self._device.add(value)
-                return {_PENDING: number, **self._held_there(value, record, self._device.copy)}
-            except Exception as error:
-                return self._failed(value, error)
-
-    def _held_there(self, tensor: Any, record: str, copy: Callable[[Any], Any]) -> dict[str, Any]:
-        """Hold a copy on the device; where there is no room, entries that have ended make it."""
-        if self.overflows is None or not self.overflows.run.wanted:
-            return {}
-        holder = self.overflows.run.holder
-        if not holder.has_room(local_of(tensor).nbytes):
-            self._fetch()
-        return {HELD: (record, holder.hold_on_device(tensor, copy))}
-
-    def _resolved(self, content: Any) -> Any:
-        if isinstance(content, list):
-            return [self._resolved(item) for item in content]
-        if not isinstance(content, dict):
-            return content
-        number = content.get(_PENDING)
-        if isinstance(number, int):
-            more = {name: item for name, item in content.items() if name not in (_PENDING, _KEPT)}
-            leaf = self._found.pop(number)
-            if (kept := content.get(_KEPT)) is not None:
-                other = self._found.pop(kept)
-                if other.nan_count or other.inf_count:
-                    leaf = Leaf("NoneType", opaque=True)
-            return {**leaf.to_json(), **more}
-        return {key: self._resolved(item) for key, item in content.items()}
-
-
-#: Stand in the JSON of a leaf whose numbers are on the device: its number, and of a difference that
-#: of the tensor that was taken off.
-_PENDING, _KEPT = "msprobe pending", "msprobe kept"
-
-
-@dataclass(frozen=True)
-class _Difference:
-    """A difference on the device, and the number of the tensor that was taken off."""
-
-    tensor: Any
-    kept: int
 
 
 @dataclass(eq=False)

@@ -28,7 +28,7 @@ from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.operators import parse_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, cell_name, direction_of
-from mindrlhf_msprobe.storage.writing.background import BufferPool, Copy
+from mindrlhf_msprobe.storage.writing.background import ArrayCopy, BufferPool
 from mindrlhf_msprobe.storage.writing.ledger import FaultSink
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Held:
 
     def __init__(self, tensor: Any, size: int, fingerprint: str | None = None) -> None:
         self.tensor, self.size, self.fingerprint = tensor, size, fingerprint
-        self.copy: Copy | None = None
+        self.copy: ArrayCopy | None = None
         self.users = 1
 
     def elements(self) -> HostTensor:
@@ -181,8 +181,6 @@ class Holder:
 #: Where a leaf's JSON has the name of its record and what is held of it, until its entry is handed
 #: on.
 HELD = "msprobe held"
-_MOST_WAITING = 4096  # entries that wait
-_MOST_MASKS = 10_000  # cells whose -inf is known
 _GIVEN = ("input_args", "input_kwargs", "input")
 _MADE = ("output", "output_kwargs")
 _PARAMETERS = "parameters"
@@ -233,7 +231,7 @@ class Overflows:
 
     def makes_mask(self, cell: str, step: int) -> bool:
         """Return whether a cell made -inf in an earlier step; note that it does in this one."""
-        if cell not in self.masks and len(self.masks) < _MOST_MASKS:
+        if cell not in self.masks and len(self.masks) < 10_000:
             self.masks[cell] = step
         return self.masks.get(cell, step) < step
 
@@ -348,7 +346,7 @@ class OverflowEntries:
             if not (self.run.wanted and self._take(ended)):
                 self._release(ended.held)
             self._waiting.append(line)
-            self._hand_on(all_of_them=len(self._waiting) > _MOST_WAITING)
+            self._hand_on(all_of_them=len(self._waiting) > 4096)
 
     def flush(self) -> None:
         """Decide what is still open, and hand on all entries."""

@@ -34,7 +34,7 @@ from mindrlhf_msprobe.capture.operators.inventory import (
     HeldOperators,
     LibraryFunctions,
     Operator,
-    Replaced,
+    ReplacedFunction,
     declared_operator,
     installed_operators,
     of_primitive,
@@ -158,7 +158,7 @@ def unseen_operators(network: nn.Cell) -> dict[str, list[tuple[str, str]]]:
     return {"held": _HELD.of(network), "replaced": replaced}
 
 
-def replaced_in_library() -> list[Replaced]:
+def replaced_in_library() -> list[ReplacedFunction]:
     """Return the functions of MindSpore's layers in whose place a program put others."""
     return [*_LIBRARY.replaced()]
 

@@ -266,7 +266,7 @@ _MODULES = (
 
 
 @dataclass(frozen=True)
-class Replaced:
+class ReplacedFunction:
     """A function of MindSpore that a program replaced.
 
     Attributes:
@@ -304,9 +304,9 @@ class LibraryFunctions:
         self._not_mindspores, self._original_of = not_mindspores, original_of
         self._loaded, self._modules = 0, list[tuple[str, ModuleType]]()
         self._seen: dict[str, tuple[int, ...]] = {}
-        self._found: dict[str, list[Replaced]] = {}
+        self._found: dict[str, list[ReplacedFunction]] = {}
 
-    def replaced(self) -> Iterator[Replaced]:
+    def replaced(self) -> Iterator[ReplacedFunction]:
         """Yield what is replaced now."""
         if len(sys.modules) != self._loaded:
             self._loaded, loaded = len(sys.modules), [*sys.modules.items()]
@@ -318,7 +318,7 @@ class LibraryFunctions:
                 self._found[name] = [*self._in(module)]
             yield from self._found[name]
 
-    def _in(self, module: ModuleType) -> Iterator[Replaced]:
+    def _in(self, module: ModuleType) -> Iterator[ReplacedFunction]:
         for name, value in [*vars(module).items()]:
             function = value
             while (inside := self._original_of(function)) is not function:
@@ -328,16 +328,13 @@ class LibraryFunctions:
             if f"{function.__module__}".partition(".")[0] in sys.stdlib_module_names:
                 continue  # of Python's own library, such as `functools.wraps`
             if by := self._not_mindspores(function):
-                yield Replaced(module, name, function, by)
+                yield ReplacedFunction(module, name, function, by)
 
-
-_MOST_ITEMS = 256  # of a container that are looked at
-_MOST_NESTED = 3
 
 #: Returns the operator that a value is, or None.
 OperatorOf = Callable[[Any], "Operator | None"]
 #: Where an operator is held, as Python writes it, and its name.
-Held = tuple[str, str]
+HeldOperator = tuple[str, str]
 
 
 class HeldOperators:
@@ -354,11 +351,13 @@ class HeldOperators:
     def __init__(self, operator_of: OperatorOf, counts: Callable[[str], bool]) -> None:
         self._operator_of, self._counts = operator_of, counts
         self._modules: weakref.WeakSet[ModuleType] = weakref.WeakSet()
-        self._networks: weakref.WeakKeyDictionary[nn.Cell, list[Held]] = weakref.WeakKeyDictionary()
-        self._found: list[Held] = []
+        self._networks: weakref.WeakKeyDictionary[nn.Cell, list[HeldOperator]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._found: list[HeldOperator] = []
         self._seen = 0, ""  # modules, and the last, when they were looked through
 
-    def of(self, network: nn.Cell) -> list[Held]:
+    def of(self, network: nn.Cell) -> list[HeldOperator]:
         """Return what modules that use MindSpore hold, and what the cells of a network do."""
         seen, self._seen = self._seen, (len(sys.modules), next(reversed(sys.modules)))
         known = sys.modules if seen != self._seen else {}
@@ -377,7 +376,7 @@ class HeldOperators:
             ]
         return [*self._found, *self._networks[network]]
 
-    def _of_module(self, name: str, module: ModuleType) -> Iterator[Held]:
+    def _of_module(self, name: str, module: ModuleType) -> Iterator[HeldOperator]:
         for attribute, value in [*vars(module).items()]:
             if isinstance(value, (FunctionType, type)) and value.__module__ != name:
                 continue  # imported: it is looked at where it was made
@@ -387,13 +386,13 @@ class HeldOperators:
             elif self._operator_of(value) is None:  # else it is recorded
                 yield from self._in(value, f"{name}.{attribute}", 0)
 
-    def _in(self, value: Any, where: str, depth: int) -> Iterator[Held]:
+    def _in(self, value: Any, where: str, depth: int) -> Iterator[HeldOperator]:
         """Yield the operators that a value is or holds."""
         operator = self._operator_of(value)
         if operator is not None:
             yield where, operator.full_name
-        elif depth < _MOST_NESTED:
-            for place, inside in itertools.islice(_held_by(value), _MOST_ITEMS):
+        elif depth < 3:  # containers in each other
+            for place, inside in itertools.islice(_held_by(value), 256):
                 yield from self._in(inside, f"{where}{place}", depth + 1)
 
 

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.capture.tensors.summary import is_tensor, is_torch_tensor
+from mindrlhf_msprobe.capture.tensors.tree import MAX_DEPTH
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.storage.arrays.float8 import FLOAT8
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16
@@ -35,8 +36,6 @@ from mindrlhf_msprobe.storage.leaves import Leaf
 Form = dict[str, Any]
 #: Of each leaf its description, and its elements or text.
 Leaves = Sequence[tuple[Leaf, Any]]
-
-MAX_DEPTH = 32
 
 
 def take_apart(value: Any) -> tuple[Form, list[Any]]:

@@ -174,7 +174,6 @@ class Backlog:
 
 
 _TAPPED_BY = "_msprobe_tapped_by"
-_MOST_CAPTURES = 8
 
 #: Shows a gradient that passes a tap.
 Show = Callable[[Tensor], None]
@@ -240,7 +239,7 @@ def _is_kept(tensor: Tensor, capture: object) -> bool:
     """
     last, captures = vars(tensor).get(_TAPPED_BY, (None, 0))
     if last is not capture:
-        if captures == _MOST_CAPTURES:
+        if captures == 8:
             return True
         vars(tensor)[_TAPPED_BY] = capture, captures + 1
     return False

@@ -20,8 +20,6 @@ from mindrlhf_msprobe.storage.reading.estimate import free_bytes
 from mindrlhf_msprobe.storage.writing.directory import missing_ranks, world_of
 from mindrlhf_msprobe.storage.writing.ledger import KEY_DATA
 
-_MOST_TEXTS = 10  # values of a configuration that one message names
-
 
 def log_start(config: ProbeConfig, root: Path, step: int, *, continues: bool) -> None:
     """Say where is recorded and what; `continues`: an earlier attempt's run."""
@@ -63,7 +61,7 @@ def log_texts(texts: Mapping[str, Any]) -> None:
     """Say which values of the configurations were written as texts: place → value."""
     shown = [
         message("log.text", path=path, kind=type(value).__name__, text=as_text(value)[:80])
-        for path, value in itertools.islice(texts.items(), _MOST_TEXTS)
+        for path, value in itertools.islice(texts.items(), 10)
     ]
     if shown:
         warn("log.texts", what=shown, left=len(texts) - len(shown))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from mindrlhf_msprobe.capture.opening.observer import ObserverOf
 from mindrlhf_msprobe.capture.opening.opening import (
-    DeviceEntries,
     GradientDirections,
     HostEntries,
     Opening,
@@ -333,7 +332,7 @@ class Phases:
         with self._run.lock:
             news = [
                 f"{name} ({other})"
-                for name, other in found[:_MOST_HELD]
+                for name, other in found[:32]
                 if self._run.writer.manifest.note_left_out(
                     OPERATORS, name, message(f"coverage.operator_{how}", **{param: other})
                 )
@@ -394,7 +393,7 @@ class Phases:
             inform("log.sketches_on_host", target=target)
         if elements or sketches or not reduces_on_device(fingerprint, config.md5):
             return HostEntries(**shared, elements=elements, sketches=sketches)
-        from mindrlhf_msprobe.capture.tensors.device import DeviceSummaries
+        from mindrlhf_msprobe.capture.opening.device import DeviceEntries, DeviceSummaries
 
         device = DeviceSummaries(fingerprint=fingerprint)
         return DeviceEntries(device, counters.parameters, **shared)
@@ -406,7 +405,7 @@ def reduces_on_device(fingerprint: bool, md5: bool = False) -> bool:
     Where fingerprints are wanted and MindSpore cannot compute them there (before 2.10), tensors are
     brought to the host instead; for msprobe's hash they always are.
     """
-    from mindrlhf_msprobe.capture.tensors.device import can_fingerprint
+    from mindrlhf_msprobe.capture.opening.device import can_fingerprint
 
     if md5 or device_target() == _HOST:
         return False
@@ -421,4 +420,3 @@ def device_target() -> str:
 
 
 _HOST = "CPU"  # among MindSpore's targets
-_MOST_HELD = 32  # places that hold operators and are named

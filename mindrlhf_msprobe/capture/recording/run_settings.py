@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.settings.networks import NetworkSettings
 
 
-_MOST_CHANGES = 4000  # of what one phase generates with
-
-
 class RunSettings:
     """Finds what a run is set to, and notes it.
 
@@ -167,7 +164,7 @@ class RunSettings:
                     for name, value in settings.items()
                     if name not in known or (type(known[name]), known[name]) != (type(value), value)
                 ]
-                changes = [*before.changes, *new][:_MOST_CHANGES]
+                changes = [*before.changes, *new][:4000]
                 if len(changes) == len(before.changes):
                     return
                 content = Generation({**before.json})

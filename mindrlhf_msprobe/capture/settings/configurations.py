@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mindrlhf_msprobe.capture.tensors.tree import MAX_DEPTH, fields_of, printable_integer
-from mindrlhf_msprobe.common.printable import address_free
+from mindrlhf_msprobe.common.printable import address_free, cut
 from mindrlhf_msprobe.common.secret import could_be_secret
 from mindrlhf_msprobe.storage.arrays.atomic import dump_json, number_to_json
 from mindrlhf_msprobe.storage.layout import WITHHELD
@@ -25,10 +25,6 @@ from mindrlhf_msprobe.storage.layout import WITHHELD
 TextNote = Callable[[str, Any], None]
 #: Takes the path of what could not be written at all, and why; a description stands in its place.
 FailureNote = Callable[[str, Exception], None]
-
-_MAX_REASON = 200  # characters of an error's text
-_MAX_SEARCHED = 1000  # of these, those that are searched for a secret
-_MAX_ELEMENTS = 1000  # of an array that is written in full
 
 
 def named_configurations(
@@ -128,10 +124,9 @@ def error_in_words(error: BaseException) -> tuple[str, str]:
         text = address_free(str(error))
     except Exception:
         text = ""
-    if could_be_secret(text[:_MAX_SEARCHED]):
+    if could_be_secret(text):
         text = WITHHELD
-    text = text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}…"
-    return type(error).__name__, text
+    return type(error).__name__, cut(text, 200)
 
 
 _OTHER = object()
@@ -216,7 +211,7 @@ def _contents(value: Any) -> Any:
     if isinstance(value, (types.SimpleNamespace, argparse.Namespace)):
         return vars(value)
     if isinstance(value, np.ndarray):
-        return list(value) if value.size <= _MAX_ELEMENTS else None
+        return list(value) if value.size <= 1000 else None
     items = _items_of(value)
     if items is not None:
         return items

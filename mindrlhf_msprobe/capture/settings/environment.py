@@ -31,9 +31,6 @@ from mindrlhf_msprobe.storage.manifest.variables import (
 )
 from mindrlhf_msprobe.storage.writing.ledger import Counted, FaultSink
 
-_MAX_CPU_NAME = 512
-_MAX_FILE = 1 << 16
-_MOST_PACKAGES = 5000
 _LONGEST = 200  # characters of a package's name, of its version
 
 _CONTEXT_DETERMINISM = (
@@ -84,7 +81,7 @@ def packages() -> dict[str, str]:
             name, version = str(package.metadata["Name"]), str(package.version)
         except Exception:  # a package whose files are damaged
             continue
-        if len(found) < _MOST_PACKAGES:
+        if len(found) < 5000:
             found.setdefault(name.lower().replace("_", "-")[:_LONGEST], version[:_LONGEST])
     return dict(sorted(found.items()))
 
@@ -99,7 +96,7 @@ def device() -> dict[str, Any]:
         context["mode"] = {0: "graph", 1: "PyNative"}.get(context["mode"], str(context["mode"]))
     return {
         "machine": platform.machine(),
-        "cpu": cpu and cpu[:_MAX_CPU_NAME],
+        "cpu": cpu and cpu[:512],
         "cpu_count": os.cpu_count(),
         **context,
     }
@@ -116,8 +113,8 @@ def seeds(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
         seed = get_seed()
         found["mindspore"] = seed if seed is None or isinstance(seed, int) else str(seed)
     found["PYTHONHASHSEED"] = recordable(environment.get("PYTHONHASHSEED"))
-    found["numpy_state"] = _state_fingerprint(np.random.get_state(legacy=False))
-    found["random_state"] = _state_fingerprint(random.getstate())
+    for name, state in (("numpy_state", _numpy_state()), ("random_state", random.getstate())):
+        found[name] = f"xxh3_64:{_digits(state, xxhash.xxh3_64())}"
     return found
 
 
@@ -211,8 +208,12 @@ def _context(*names: str) -> dict[str, Any]:
     return found
 
 
-def _state_fingerprint(state: Any) -> str:
-    digest = xxhash.xxh3_64()
+def _numpy_state() -> Any:
+    return np.random.get_state(legacy=False)
+
+
+def _digits(state: Any, digest: Any) -> str:
+    """Return the digits of a generator's state, by one of xxhash's algorithms."""
     pending = [state]
     while pending:
         part = pending.pop()
@@ -222,13 +223,13 @@ def _state_fingerprint(state: Any) -> str:
             pending += part
         else:
             digest.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
-    return f"xxh3_64:{digest.hexdigest()}"
+    return str(digest.hexdigest())
 
 
 def _lines_of(path: Path) -> list[str]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(_MAX_FILE).splitlines()
+            return file.read(1 << 16).splitlines()
     except (OSError, ValueError):
         return []
 
@@ -240,12 +241,11 @@ def states_now(fault: FaultSink) -> dict[str, str]:
     is another one in each process.
     """
     found: dict[str, str] = {}
-    readers = {"numpy": _numpy, "random": lambda: repr(random.getstate()).encode()}
-    for of, read in {**readers, "mindspore": _mindspore}.items():
+    readers = {"numpy": _numpy_state, "random": random.getstate, "mindspore": _mindspore_state}
+    for of, read in readers.items():
         with Counted(fault, "lost.generator", of=of):
             state = read()
-            digits = UNKNOWN if state is None else f"{xxhash.xxh32_intdigest(state):08x}"
-            found[f"{of}_state"] = digits
+            found[f"{of}_state"] = UNKNOWN if state is None else _digits(state, xxhash.xxh32())
     return found
 
 
@@ -271,19 +271,10 @@ class RandomStates:
         return True
 
 
-def _numpy() -> bytes:
-    state: Any = np.random.get_state(legacy=False)
-    inner = state["state"]
-    rest = (state["bit_generator"], state["has_gauss"], state["gauss"])
-    if isinstance(inner.get("key"), np.ndarray):
-        return bytes(inner["key"].tobytes()) + repr((inner["pos"], *rest)).encode()
-    return repr((sorted(inner.items()), *rest)).encode()
-
-
 _OFFSET = 8  # the bytes of MindSpore's state from here on say how much was drawn
 
 
-def _mindspore() -> bytes | None:
+def _mindspore_state() -> np.ndarray | None:
     mindspore = sys.modules.get("mindspore")
     get_state = getattr(mindspore, "get_rng_state", None)
     if mindspore is None or get_state is None:
@@ -293,4 +284,4 @@ def _mindspore() -> bytes | None:
 
     if not state[_OFFSET:].any() and not default_generator_was_seeded():
         return None
-    return bytes(state.tobytes())
+    return state

@@ -49,14 +49,8 @@ from mindrlhf_msprobe.storage.writing.ledger import Counted, FaultSink
 if TYPE_CHECKING:
     from mindrlhf_msprobe.capture.recording.run_settings import RunSettings
 
-MAX_ATTRIBUTES = 64  # of one cell
-_MAX_TEXT = 200
-_MAX_NAME = 100
 _MAX_ITEMS = 16  # of a tuple
 _MAX_GROUPS = 512  # of an optimizer's parameters
-_MAX_SCHEDULE = 1 << 20  # elements of a learning rate that is a list
-_MAX_TABLE = 1 << 20  # elements of an integer tensor that is fingerprinted
-_MAX_INTEGER = 1 << 63
 
 #: The attributes that are scalars in Python: the same object means the same value.
 PLAIN_TYPES = (bool, int, float, str, type(None))
@@ -89,7 +83,7 @@ def _names_of_every_cell() -> frozenset[str]:
 def is_setting(name: str) -> bool:
     """Return whether an attribute of this name may be a setting, and none that is kept secret."""
     return (
-        len(name) <= _MAX_NAME
+        len(name) <= 100
         and not name.startswith((_OURS, HOOK_PREFIX, "__"))
         and name not in _names_of_every_cell()
         and not is_secret_key(name)
@@ -115,7 +109,7 @@ def cell_attributes(cell: nn.Cell) -> dict[str, Any]:
     }
     is_mindspores = type(cell).__module__.partition(".")[0] == "mindspore"
     for name, held in [*vars(cell).items(), *buffers_of(cell).items(), *fixed.items()]:
-        if len(found) == MAX_ATTRIBUTES:
+        if len(found) == 64:
             break
         if is_setting(name) and not (is_mindspores and name.startswith("_")):  # private to it
             value = local_of(held)
@@ -142,11 +136,11 @@ def _scalar(name: str, value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, int):
-        return int(value) if abs(value) < _MAX_INTEGER else _MISSING
+        return int(value) if abs(value) < 1 << 63 else _MISSING
     if isinstance(value, float):
         return number_to_json(float(value))
     if isinstance(value, str):
-        if len(value) > _MAX_TEXT or _names_text(name):
+        if len(value) > 200 or _names_text(name):
             return _MISSING
         value = address_free(value)
         return WITHHELD if _suspicious(value) else value
@@ -185,7 +179,7 @@ def _table(value: Any) -> Any:
     if getattr(value, "has_init", False) or not name.startswith(("int", "uint", "bool")):
         return _MISSING
     what = f"{name} {list(value.shape)}"
-    if value.size > _MAX_TABLE:
+    if value.size > 1 << 20:
         return f"{what}, elements not read"
     try:
         host = to_host(value)
@@ -294,7 +288,7 @@ def _grouped(name: str, value: Any, most: int = _MAX_GROUPS) -> Any:
 
 def _list_of_rates(value: Any) -> Any:
     """Return a schedule that is a list of rates as its length, its ends and its fingerprint."""
-    if getattr(value, "has_init", False) or not 1 < value.size <= _MAX_SCHEDULE or value.ndim > 1:
+    if getattr(value, "has_init", False) or not 1 < value.size <= 1 << 20 or value.ndim > 1:
         return _MISSING
     host = to_host(value)
     ends = [_number(np.asarray(end)) for end in (host.values()[0], host.values()[-1])]

@@ -33,6 +33,7 @@ from mindrlhf_msprobe.capture.tensors.summary import mesh_of
 from mindrlhf_msprobe.log import warn
 from mindrlhf_msprobe.phases import UPDATE_PHASES, Phase
 from mindrlhf_msprobe.storage.manifest.run_file import (
+    MOST_OF_ONE,
     Cells,
     Change,
     Mode,
@@ -44,14 +45,10 @@ from mindrlhf_msprobe.storage.manifest.variables import sizes_in
 from mindrlhf_msprobe.storage.records import network_name
 from mindrlhf_msprobe.storage.writing.ledger import Counted, FaultSink
 
-MAX_NETWORKS = 32
 MAX_VALUES = 200_000  # attributes of one network
 MAX_CHANGES = 1000  # of one network, one optimizer or one phase
-_MAX_OF_ONE = 8  # changes of one attribute: what changes more often is a counter
-_MAX_OPTIMIZERS = 4  # of one role
 _MAX_READ = 8  # learning rates that are looked at in every step
 _MOST_PARAMETERS = 1 << 16
-_MOST_CELLS = 64  # whose configuration is read
 #: What stands in the manifest of every network that was looked at.
 _ALWAYS = ("role", "phases", "kind", "training", "cells")
 
@@ -146,7 +143,7 @@ class NetworkSettings:
         for known in self._networks:
             if known.role == role and known.cell() is cell:
                 return known
-        if len(self._networks) == MAX_NETWORKS:
+        if len(self._networks) == 32:
             return None
         # A network that no phase has run, and that another one replaces, was no part of it.
         self._networks = [n for n in self._networks if n.phases or n.role != role]
@@ -199,7 +196,7 @@ class NetworkSettings:
 
     def _add_optimizer(self, role: str, optimizer: nn.Cell) -> None:
         known = self._optimizers.setdefault(role, [])
-        if len(known) < _MAX_OPTIMIZERS and all(o.cell() is not optimizer for o in known):
+        if len(known) < 4 and all(o.cell() is not optimizer for o in known):
             known.append(_Optimizer(optimizer))
             self._changed = True
 
@@ -342,7 +339,7 @@ class _Network:
                 if not (bool(value != old) if scalars else plain != plain_value(name, old)):
                     continue
                 count = self._counts.get((cell.name, name), 0)
-                if len(self._changes) >= MAX_CHANGES or count >= _MAX_OF_ONE:
+                if len(self._changes) >= MAX_CHANGES or count >= MOST_OF_ONE:
                     continue
                 self._counts[cell.name, name] = count + 1
                 at = {"step": step, "phase": phase, "cell": cell.name, "name": name}
@@ -459,7 +456,7 @@ def parallel_sizes(cells: Iterable[nn.Cell]) -> dict[str, int]:
     Read is the `parallel_config` of a cell or of its `config`, as MindFormers has it, then the
     `config` itself, as it is where Megatron's names are used.
     """
-    for cell, _ in zip(cells, range(_MOST_CELLS)):
+    for cell, _ in zip(cells, range(64)):
         own = vars(cell)
         config = own.get("config", own.get("transformer_config"))
         for held in (own.get("parallel_config"), _of(config, "parallel_config"), config):

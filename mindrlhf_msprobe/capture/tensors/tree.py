@@ -27,7 +27,6 @@ MAX_DEPTH = 32
 
 _SCALARS = (bool, int, float, complex, str)
 _MAX_TEXT = 4096
-_MAX_INTEGER_BITS = 4096
 
 #: (tensor, record path) → its leaf
 DescribeTensor = Callable[[Any, str], Leaf]
@@ -156,7 +155,7 @@ def _named(value: Any) -> Leaf:
 
 def printable_integer(value: Any) -> Any:
     """Return `value`, an integer with more digits than Python prints as its hexadecimal text."""
-    if isinstance(value, int) and value.bit_length() > _MAX_INTEGER_BITS:
+    if isinstance(value, int) and value.bit_length() > 4096:
         return hex(value)
     return value
 

@@ -20,7 +20,7 @@ from mindrlhf_msprobe.phases import GENERATE
 from mindrlhf_msprobe.storage.columns.columns import Columns
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, numbers_of
 from mindrlhf_msprobe.storage.columns.rows import Records
-from mindrlhf_msprobe.storage.manifest import thinned
+from mindrlhf_msprobe.storage.manifest import step_spans
 from mindrlhf_msprobe.storage.place import Place, StepPlace
 
 _MOST_CELLS = 4  # that are named
@@ -99,7 +99,7 @@ class RecordedEqually:
     def _should_record(self, phase: str, step: int, rank: int) -> bool:
         """Return whether a rank was to record a phase that it has in no other step, either."""
         config = self._check.run.config(rank)
-        if self._check.run.is_thinned(thinned.LAYERS, StepPlace(step, rank)):
+        if self._check.run.is_thinned(step_spans.LAYERS, StepPlace(step, rank)):
             return False
         if config is None:
             return bool(self._check.run.phases_at(StepPlace(step, rank)))
@@ -178,7 +178,7 @@ class RecordedEqually:
         for key in sorted(set().union(*keys.values())):
             lacking = [rank for rank in step.ranks if key not in keys[rank]]
             lacking = [
-                r for r in lacking if not removed(thinned.KEY_DATA, StepPlace(step.number, r))
+                r for r in lacking if not removed(step_spans.KEY_DATA, StepPlace(step.number, r))
             ]
             if len(lacking) == 1:
                 at = Place(step.number, lacking[0], key=key)

@@ -24,7 +24,7 @@ from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
 )
 from mindrlhf_msprobe.comparison.judging.suspicion import Counts, one_sided
 from mindrlhf_msprobe.findings import Metrics, Status
-from mindrlhf_msprobe.storage.foreign.dialect import DIALECTS, Precision
+from mindrlhf_msprobe.storage.foreign.dialect import DIALECTS, StatisticsDtype
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 STATISTICS = ("max", "min", "mean", "norm")
@@ -247,7 +247,7 @@ def may_be_equal(a: Leaf, b: Leaf) -> bool:
     return False
 
 
-def _extremes_agree(exact: Leaf, found: Leaf, precision: Precision) -> bool:
+def _extremes_agree(exact: Leaf, found: Leaf, precision: StatisticsDtype) -> bool:
     """Return whether max and min are equal; those of floats, rounded to the dtype."""
     for x, y in ((exact.max, found.max), (exact.min, found.min)):
         rounds = precision.rounding is not None and not exact.is_discrete and is_finite(x)
@@ -259,7 +259,7 @@ def _extremes_agree(exact: Leaf, found: Leaf, precision: Precision) -> bool:
     return True
 
 
-def _sums_agree(exact: Leaf, found: Leaf, precision: Precision) -> bool:
+def _sums_agree(exact: Leaf, found: Leaf, precision: StatisticsDtype) -> bool:
     """Return whether mean and norm may be of equal tensors: off by a sum's error or too large.
 
     Σ|x| is at most √n times the norm.

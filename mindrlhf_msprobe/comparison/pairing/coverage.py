@@ -10,7 +10,7 @@ from mindrlhf_msprobe.comparison.judging.suspicion import holds_non_finite
 from mindrlhf_msprobe.comparison.pairing.names import ROOT
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.phases import ROLLOUT_CORR, Phase
-from mindrlhf_msprobe.storage.manifest import thinned
+from mindrlhf_msprobe.storage.manifest import step_spans
 from mindrlhf_msprobe.storage.manifest.coverage import (
     CASTS_INPUTS,
     GRAPH_MODE,
@@ -42,7 +42,7 @@ def why_no_key_data(
         return message("coverage.key_follows", key=key)
     if reasons := reasons_of(coverage, KEY_DATA, key):
         return message("coverage.left_out", what=key, why=reasons)
-    removed = _why_removed(coverage, thinned.KEY_DATA)
+    removed = _why_removed(coverage, step_spans.KEY_DATA)
     if config is None:
         return removed
     if not config.key_data_dump:
@@ -101,7 +101,7 @@ def why_no_entry(
         return compiled
     if reasons := reasons_of(coverage, PHASES, entry.phase):
         return message("coverage.left_out", what=entry.phase, why=reasons)
-    removed = _why_removed(coverage, thinned.LAYERS)
+    removed = _why_removed(coverage, step_spans.LAYERS)
     phase = config.phase_table().get(entry.phase) if config is not None else None
     if config is None or phase is None:
         return removed

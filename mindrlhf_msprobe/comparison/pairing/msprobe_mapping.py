@@ -20,6 +20,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.common.printable import cut
 from mindrlhf_msprobe.common.yaml_file import line_of, read_yaml
 from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest_of
 from mindrlhf_msprobe.storage.operators import KINDS
@@ -313,10 +314,7 @@ def _wrong(
     where: Message | str = "data_mapping" if path is None else str(path)
     if line is not None:
         where = message("error.at_line", path=where, line=line)
-    found = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}…"
+    found = cut(found, 200)
     return ConfigError.saying(
         "error.mapping_form", where=where, found=found, expected=expected, value=_EXAMPLES[kind]
     )
-
-
-_LONGEST = 200  # characters of what is wrong

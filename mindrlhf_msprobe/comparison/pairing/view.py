@@ -13,7 +13,7 @@ from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.phases import PHASES, UNNAMED_PHASE
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.foreign.dialect import MINDSPORE
-from mindrlhf_msprobe.storage.manifest import thinned
+from mindrlhf_msprobe.storage.manifest import step_spans
 from mindrlhf_msprobe.storage.manifest.run_file import Network
 from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.inventory import thinned_of
@@ -93,7 +93,7 @@ class View:
         key_data = [] if self.phases or self.keys else self.run.key_data(step=at[0], rank=at[1])
         for shown, name in {} if self.phases else self.keys.items():
             key_data += [replace(d, key=shown) for d in self.run.key_data(name, *at)]
-        removed = (kind for kind in thinned.KINDS if self.run.is_thinned(kind, at))
+        removed = (kind for kind in step_spans.THINNED_KINDS if self.run.is_thinned(kind, at))
         left = {THINNED: {kind: (message("coverage.thinned", what=kind),) for kind in removed}}
         problems = [p for p in self.run.problems if p.concerns(at) and not p.partial]
         return StepData(

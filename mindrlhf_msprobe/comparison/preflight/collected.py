@@ -31,7 +31,6 @@ from mindrlhf_msprobe.storage.reading.reader import open_run
 from mindrlhf_msprobe.storage.snapshot import KINDS, Snapshot, Trait, kinds_with
 
 _STATISTICS = (("max", "Max"), ("min", "Min"), ("mean", "Mean"), ("norm", "Norm"))
-_SHOWN = 8  # digits of a fingerprint
 
 
 def compare_collected(a: str | Path, b: str | Path) -> Preflight:
@@ -258,7 +257,7 @@ def _described(leaf: dict[str, Any] | None) -> Any:
     if "shape" not in leaf:
         return str(leaf.get("type") if leaf.get("opaque") else leaf.get("value", leaf.get("type")))
     numbers = " ".join(f"{name} {leaf.get(key)}" for name, key in _STATISTICS)
-    digits = str(leaf.get("fingerprint")).rpartition(":")[2][:_SHOWN]
+    digits = str(leaf.get("fingerprint")).rpartition(":")[2][:8]
     return f"{leaf.get('dtype')}{leaf.get('shape')} {numbers} #{digits}"
 
 

@@ -20,6 +20,7 @@ from mindrlhf_msprobe.storage.manifest import random_states
 from mindrlhf_msprobe.storage.manifest.random_states import UNKNOWN
 from mindrlhf_msprobe.storage.manifest.run_file import (
     CHANGED_BY_UPDATES,
+    MOST_OF_ONE,
     Network,
     RunFile,
     Timeline,
@@ -30,7 +31,6 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 MODES, CELLS, OPTIMIZERS = "modes", "cells", "optimizers"
 GENERATION, SEEDS = "generation", "seeds"
 _ROOT = "root"
-_MAX_OF_ONE = 8  # changes of one attribute are recorded, and no more
 #: Stands for both values where two settings do not differ.
 SAME: Any = object()
 _BEGINNING = -1  # before the first step
@@ -177,7 +177,7 @@ def _unlike(a: Network, b: Network, pair: RankPair) -> Iterator[tuple[str, _Unli
             yield cell, (str(kind or other_kind), "", None, kind, other_kind)
             continue
         whose = (CELLS, str(kind))
-        for name, *how in settings_apart(mine, other, last, whose, unknown, most=_MAX_OF_ONE):
+        for name, *how in settings_apart(mine, other, last, whose, unknown, most=MOST_OF_ONE):
             yield cell, (str(kind), name, *how)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message, quoted
-from mindrlhf_msprobe.common.printable import few_numbers
+from mindrlhf_msprobe.common.printable import cut, few_numbers
 from mindrlhf_msprobe.comparison.preflight.networks import SEEDS, compare_networks
 from mindrlhf_msprobe.comparison.preflight.values import (
     DIRECTORY,
@@ -515,4 +515,4 @@ def _values(difference: Difference) -> dict[str, Message | str | None]:
 def _value(text: str | None) -> Message | str | None:
     if text is None or text in STAND_INS:
         return text and STAND_INS[text]
-    return text if len(text) <= 60 else f"{text[:60]}…"
+    return cut(text, 60)

@@ -11,6 +11,7 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.printable import cut
 from mindrlhf_msprobe.config import SECTION
 from mindrlhf_msprobe.findings import ANOTHER_WITHHELD, OTHER_ON_EACH_RANK, Difference
 from mindrlhf_msprobe.storage.arrays.atomic import number_from_json
@@ -22,9 +23,6 @@ from mindrlhf_msprobe.storage.snapshot import KINDS, Trait, without_secrets
 DIRECTORY = "dump_path"
 
 _MAX_DEPTH = 64
-_MAX_TEXT = 200
-_MAX_SHOWN_DEPTH = 4
-_MAX_NAME = 300
 _MAX_PAIRS = 4  # of values of one setting, over the ranks
 _MAX_UNKNOWN = 40
 _MAX_TOGETHER = 20
@@ -205,8 +203,7 @@ def shown(section: str, path: tuple[str, ...], a: Any, b: Any) -> tuple[Any, Any
     if Trait.SECRET not in KINDS[section]:
         return a, b
     a, b = (
-        value if value is ABSENT else without_secrets(value, path, deepest=_MAX_SHOWN_DEPTH)
-        for value in (a, b)
+        value if value is ABSENT else without_secrets(value, path, deepest=4) for value in (a, b)
     )
     if WITHHELD in (a, b) and section == "configurations":
         # A container shows its kind and the names in it; nothing and a switch are no secrets.
@@ -217,8 +214,7 @@ def shown(section: str, path: tuple[str, ...], a: Any, b: Any) -> tuple[Any, Any
 
 def named(path: tuple[str, ...]) -> str:
     """Return the name of a path, cut if it is long."""
-    name = ".".join(path)
-    return name if len(name) <= _MAX_NAME else f"{name[:_MAX_NAME]}…"
+    return cut(".".join(path), 300)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -265,7 +261,7 @@ def text_of(value: Any) -> str:
 
 def shortened(text: str) -> str:
     """Return a text, cut if it is long."""
-    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text)} characters)"
+    return cut(text, 200, with_length=True)
 
 
 def some_ranks(ranks: list[int]) -> dict[str, Any]:

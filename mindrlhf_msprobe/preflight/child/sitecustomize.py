@@ -27,7 +27,6 @@ from typing import Any
 DIRECTORY = "MINDRLHF_PREFLIGHT_DIRECTORY"
 
 _SETTINGS = "mindrlhf_msprobe.capture.settings.environment"
-_MOST_PLACES = 2000
 _MOST_SEEDS = 8  # of one place
 _LONGEST = 200  # characters of a seed, of a code line
 _SECONDS = 0.5  # between two writes
@@ -128,7 +127,7 @@ class Calls:
         with self._lock:
             one = self._found.get(key)
             if one is None:
-                if len(self._found) >= _MOST_PLACES:
+                if len(self._found) >= 2000:
                     return
                 import linecache
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from mindrlhf_msprobe.common.printable import cut
 from mindrlhf_msprobe.findings import Finding, Metrics, Side
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.report.page.calls import Calls, Value
@@ -130,7 +131,6 @@ def _largest(found: np.ndarray, axis: int) -> np.ndarray:
     return np.maximum.reduceat(found, starts, axis=axis)
 
 
-_LONGEST = 20_000  # characters of a value
 _MOST_FRAMES = 50
 _METRICS = tuple(of.name for of in fields(Metrics))
 _STATISTICS = ("max", "min", "mean", "norm")
@@ -432,7 +432,7 @@ def _of_side(of: Side | Leaf) -> _Shown:
 
 def _value(value: Any) -> Any:
     if isinstance(value, str):
-        return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…"
+        return cut(value, 20_000)
     if isinstance(value, (list, tuple)):
         return [_value(item) for item in value]
     if isinstance(value, Mapping):

@@ -32,7 +32,6 @@ from mindrlhf_msprobe.storage.arrays.npy import (
 _HEAD = b"PK\x03\x04"
 _LOCAL = struct.Struct("<4s22xHH")
 _MOST_READ = 1 << 20  # bytes of the archive's directory, or of data.pkl
-_MOST_OPERATIONS = 10_000
 
 #: What elements are stored as, by PyTorch's names; bfloat16 as its bits.
 _STORAGES = {
@@ -190,7 +189,7 @@ def _read_pickle(content: bytes) -> _Tensor:
     machine = _Machine()
     try:
         for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
-            if number >= _MOST_OPERATIONS:
+            if number >= 10_000:
                 break
             if operation.name == "STOP":
                 break

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson
 from mindrlhf_msprobe.storage.journal_line import PARTS, JournalLine, holds_gradients
 from mindrlhf_msprobe.storage.leaves import child_path
@@ -19,8 +20,6 @@ from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 
 _T = TypeVar("_T")
-_MOST_STRUCTURES = 4096
-_DEEPEST = 100  # of nested structures
 
 
 class Structure(NamedTuple):
@@ -94,7 +93,7 @@ class Layouts:
         key = tuple(shape)
         structure = self._structures.get(key)
         if structure is None:
-            if len(self._structures) >= _MOST_STRUCTURES:
+            if len(self._structures) >= 4096:
                 self._structures.clear()
             of_parts = [(part, "", line.get(part)) for part in parts]
             if parts == (PARAMETERS_GRAD,):
@@ -142,7 +141,7 @@ def _add(value: Any, shape: list[Any], leaves: list[LeafJson], start: int, depth
             leaves.append(item)
         else:
             shape.append(len(leaves) - start)
-            if item and depth < _DEEPEST:
+            if item and depth < bounds.DEPTH:
                 _add(item, shape, leaves, start, depth + 1)
             else:
                 shape.append(None)
@@ -152,7 +151,7 @@ def _paths(value: Any, path: str, depth: int = 0) -> Iterator[str]:
     """Yield the paths of the leaves of a value, those that are tensors or hold a value."""
     if type(value) is dict and type(value.get("type")) is str:
         yield path
-    elif type(value) in (dict, list) and depth <= _DEEPEST:
+    elif type(value) in (dict, list) and depth <= bounds.DEPTH:
         for name, item in value.items() if type(value) is dict else enumerate(value):
             yield from _paths(item, child_path(path, name), depth + 1)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Precision:
+class StatisticsDtype:
     """A dtype in which statistics may have been computed.
 
     Attributes:
@@ -59,7 +59,7 @@ class Dialect:
     """
 
     name: str = ""
-    precisions: tuple[Precision, ...] = ()
+    precisions: tuple[StatisticsDtype, ...] = ()
     timed: bool = True
     records_cells: bool = True
     first_step: int = 0
@@ -88,9 +88,9 @@ OWN = Dialect()
 MSPROBE = Dialect(
     name="msprobe",
     precisions=(
-        Precision(None, 1e-5, float(np.finfo(np.float32).max)),
-        Precision(_float16, 2.0**-10, float(np.finfo(np.float16).max)),
-        Precision(_bfloat16, 2.0**-7, _bfloat16(3.38e38)),
+        StatisticsDtype(None, 1e-5, float(np.finfo(np.float32).max)),
+        StatisticsDtype(_float16, 2.0**-10, float(np.finfo(np.float16).max)),
+        StatisticsDtype(_bfloat16, 2.0**-7, _bfloat16(3.38e38)),
     ),
     timed=False,
     numbers_single=True,
@@ -124,7 +124,6 @@ HYPER_RL = Dialect(
 DIALECTS = {dialect.name: dialect for dialect in (OWN, MSPROBE, MINDSPORE, MINDFORMERS, HYPER_RL)}
 
 
-_HEAD = 4096  # bytes of a dump.json, before its entries
 _LEVEL = re.compile(rb'"level"\s*:\s*"(L2)"')
 #: What an operator's kernel wrote: `<type>.<name>.<task>.<stream>.<timestamp>`, maybe with more
 #: behind it, but never `.npy`.
@@ -196,7 +195,7 @@ def refused_dump(directories: Iterable[Path]) -> Message | None:
         path = directory / layout.DUMP_FILE
         try:
             with layout.open_inside(directory, path, 1 << 62) as file:
-                head = file.read(_HEAD).partition(b'"data"')[0]
+                head = file.read(4096).partition(b'"data"')[0]
         except (OSError, ValueError):  # reading it says why
             continue
         if found := _LEVEL.search(head):

@@ -39,7 +39,6 @@ _TENSOR = re.compile(
     r"(?P<io>input|output)\.(?P<slot>[0-9]{1,6})\.[^.]+(?:\.(?P<dtype>[^.]+))?\.npy"
 )
 _NO_NAME = re.compile(r"[\s./]+")
-_MOST_NAMED = 5  # files of one directory that are of no known form
 
 #: The columns that every statistic.csv has, as far as they are read.
 _COLUMNS = ("Op Type", "Op Name", "Timestamp", "IO", "Slot", "Data Type", "Shape")
@@ -277,7 +276,7 @@ class MindSporeDump(Format):
             if damaged:
                 lost.append((path, message("unread.damaged_rows", count=damaged)))
         if strange:
-            shown = [name[:200] for name in strange[:_MOST_NAMED]]
+            shown = [name[:200] for name in strange[:5]]
             why = message("unread.no_dump_files", count=len(strange), files=shown)
             lost.append((directory, why))
         if not files and not rows and not lost:

@@ -23,7 +23,7 @@ from mindrlhf_msprobe.phases import phase_table
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import Reserve, dump_json, write_atomic
 from mindrlhf_msprobe.storage.manifest import claim as claiming
-from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded, thinned
+from mindrlhf_msprobe.storage.manifest import coverage, random_states, step_spans
 from mindrlhf_msprobe.storage.manifest.run_file import (
     AT_FIRST_PHASE,
     AT_START,
@@ -154,7 +154,7 @@ class Generated(Note):
 
 
 @dataclass(frozen=True)
-class Checkpoint(Note):
+class CheckpointPath(Note):
     """From what a role's network was loaded, "" for nothing, or what it was saved to.
 
     Attributes:
@@ -407,9 +407,9 @@ class Manifest:
             with suppress(OSError):
                 (self._path.parent / layout.columns_name(own)).unlink()
             self._note_others(left)
-            self.content.recorded = recorded.without_steps_from(self.content.recorded, step)
+            self.content.recorded = step_spans.recorded_before(self.content.recorded, step)
             if any(self.content.thinned.values()):
-                self.content.thinned = thinned.without_steps_from(self.content.thinned, step)
+                self.content.thinned = step_spans.thinned_before(self.content.thinned, step)
             # Those that an earlier attempt saved after more steps than are left of it.
             if (saved := self.content.saved_checkpoints) is not None:
                 self.content.saved_checkpoints = {

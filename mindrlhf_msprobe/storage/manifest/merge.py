@@ -13,10 +13,11 @@ from typing import Any
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
+from mindrlhf_msprobe.common.printable import cut
 from mindrlhf_msprobe.errors import RunError, UsageError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import write_json
-from mindrlhf_msprobe.storage.manifest import coverage, random_states, recorded, thinned
+from mindrlhf_msprobe.storage.manifest import coverage, random_states, step_spans
 from mindrlhf_msprobe.storage.manifest.run_file import (
     Attempt,
     Part,
@@ -34,7 +35,6 @@ _OF_A_NODE = frozenset(
 #: What a further attempt notes under its own entry where it is different, as `Manifest` does.
 _SETTINGS = [name for name in Settings.every_key() if name not in ("taken", "taken_in", "at_start")]
 
-_SHOWN = 80  # characters of a value
 #: (phase or data/<key>, step, rank)
 _Place = tuple[str, int, int]
 
@@ -188,9 +188,11 @@ def _places(found: _Input) -> Iterator[Path]:
             continue
         for rank, path in layout.rank_directories(step_dir, links=True).items():
             _refuse_links(found.root, path)
-            kind = thinned.KEY_DATA if name.parts[0] == layout.KEY_DATA_DIR else thinned.LAYERS
+            kind = (
+                step_spans.KEY_DATA if name.parts[0] == layout.KEY_DATA_DIR else step_spans.LAYERS
+            )
             manifest = found.manifests.get(rank)
-            if manifest is not None and thinned.holds(manifest.thinned, kind, step):
+            if manifest is not None and step_spans.holds(manifest.thinned, kind, step):
                 pass  # what is left of it was about to be removed
             elif (path.name, step_dir.name) == (f"rank{rank}", f"step{step}"):
                 found.places[str(name), step, rank] = path
@@ -219,8 +221,8 @@ def _check_one_job(inputs: Sequence[_Input]) -> None:
                     "error.merge_other_job",
                     where=where,
                     name=name,
-                    short=_short(mine),
-                    short2=_short(theirs),
+                    short=cut(repr(mine), 80),
+                    short2=cut(repr(theirs), 80),
                 )
 
 
@@ -235,11 +237,6 @@ def _differences(a: RunFile, b: RunFile) -> Iterator[tuple[str, Any, Any]]:
             mine, theirs = left.json.get(name), right.json.get(name)
             if mine != theirs:
                 yield prefix + name, mine, theirs
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _check_apart(inputs: Sequence[_Input]) -> None:
@@ -358,11 +355,11 @@ def _one_manifest(manifests: Sequence[RunFile]) -> RunFile:
         states = random_states.joined(merged.random_states, manifest.random_states)
         if states:
             merged.random_states = states
-        merged.recorded = recorded.both(merged.recorded, manifest.recorded)
+        merged.recorded = step_spans.both_recorded(merged.recorded, manifest.recorded)
         again = begun.begins_with  # from there on it recorded what the one before may have thinned
         first_ones = merged.thinned
-        before = first_ones if again is None else thinned.without_steps_from(first_ones, again)
-        if any((together := thinned.both(before, manifest.thinned)).values()):
+        before = first_ones if again is None else step_spans.thinned_before(first_ones, again)
+        if any((together := step_spans.both_thinned(before, manifest.thinned)).values()):
             merged.thinned = together
         merged.lost = dict(Counter(merged.counts_lost) + Counter(manifest.counts_lost))
         if codes := {**merged.lost_codes, **manifest.lost_codes}:

@@ -20,8 +20,7 @@ from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.manifest.coverage import read_coverage
-from mindrlhf_msprobe.storage.manifest.recorded import checked
-from mindrlhf_msprobe.storage.manifest.thinned import checked as checked_spans
+from mindrlhf_msprobe.storage.manifest.step_spans import read_recorded, read_thinned
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,8 +32,6 @@ TOOL = "mindrlhf_msprobe"
 AT_START = "start"
 AT_FIRST_PHASE = "first_phase"
 
-_MOST_PARTS = 10_000  # attempts, networks, changes of one list
-_MOST_RANKS = 1 << 20  # a size that a damaged manifest names beyond it says nothing
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -120,7 +117,7 @@ def _any(found: Any) -> Any:
 
 
 def _number(found: Any) -> int | None:
-    return found if bounds.is_place(found) and found >= 0 else None
+    return found if type(found) is int and 0 <= found < bounds.PLACE else None
 
 
 def _kind(kind: type[T]) -> Callable[[Any], T | None]:
@@ -157,7 +154,7 @@ def _one(kind: type[P]) -> Callable[[Any], P]:
 
 def _parts(kind: type[P]) -> Callable[[Any], list[P]]:
     def read(found: Any) -> list[P]:
-        listed = found[-_MOST_PARTS:] if isinstance(found, list) else ()
+        listed = found[-10_000:] if isinstance(found, list) else ()
         return [kind.from_json(part) for part in listed]
 
     return read
@@ -165,6 +162,11 @@ def _parts(kind: type[P]) -> Callable[[Any], list[P]]:
 
 def _named(read: Callable[[Any], T]) -> Callable[[Any], dict[str, T]]:
     return lambda found: {str(name): read(part) for name, part in _object(found).items()}
+
+
+#: Changes of one attribute of a cell that are noted: what changes more often is a counter, and
+#: nothing is known of it after so many.
+MOST_OF_ONE = 8
 
 
 class Change(Part):
@@ -420,8 +422,8 @@ class RunFile(Settings):
     coverage = Key(_object, always=dict)
     lost = Key(_object, always=dict)
     lost_codes = Key(_object)
-    recorded = Key(checked)
-    thinned = Key(checked_spans)
+    recorded = Key(read_recorded)
+    thinned = Key(read_thinned)
     others = Key(_texts)
     random_states = Key(_object)
     checkpoints = Key(_section)
@@ -526,7 +528,7 @@ def expected_ranks(files: Iterable[RunFile]) -> set[int]:
     said = {
         (size, frozenset(file.config.ranks))
         for file in files
-        if 0 < (size := file.world.size or 0) <= _MOST_RANKS
+        if 0 < (size := file.world.size or 0) <= 1 << 20  # no job has more
     }
     return {rank for size, chosen in said for rank in chosen or range(size) if 0 <= rank < size}
 

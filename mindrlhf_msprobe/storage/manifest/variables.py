@@ -9,11 +9,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mindrlhf_msprobe.common.printable import cut
 from mindrlhf_msprobe.common.secret import could_be_secret, is_secret_name
 from mindrlhf_msprobe.config import OVERRIDES
 from mindrlhf_msprobe.storage.layout import WITHHELD
-
-_MAX_VALUE = 512
 
 # Everything that steers MindSpore, CANN, their communication and the host's arithmetic.
 _PREFIXES = (
@@ -81,11 +80,9 @@ def recordable(value: str | None) -> str | None:
     """Return a value as it may be written: withheld if it could be a secret, cut if it is long."""
     if value is None:
         return None
-    if len(value) > 4096 or could_be_secret(value):  # a longer value is no setting
+    if len(value) > 4096 or could_be_secret(value, 4096):  # a longer value is no setting
         return WITHHELD
-    if len(value) > _MAX_VALUE:
-        return f"{value[:_MAX_VALUE]}… ({len(value)} characters)"
-    return value
+    return cut(value, 512, with_length=True)
 
 
 #: Our name of each size → what trainers call it: MindFormers, then Megatron.

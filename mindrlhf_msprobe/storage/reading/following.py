@@ -8,7 +8,7 @@ from pathlib import Path
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.phases import phase_order
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.manifest import thinned
+from mindrlhf_msprobe.storage.manifest import step_spans
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile
 from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.places import Directories, micro_steps
@@ -77,7 +77,7 @@ class FollowedRun(Run):
         config = self.config(self._rank)
         if config is None or not config.keep_mb:
             return False
-        at, kinds = StepPlace(step, self._rank), (thinned.LAYERS, thinned.KEY_DATA)
+        at, kinds = StepPlace(step, self._rank), (step_spans.LAYERS, step_spans.KEY_DATA)
         return any(self._is_thinned_by_now(kind, at) for kind in kinds)
 
     @property

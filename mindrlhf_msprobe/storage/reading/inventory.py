@@ -24,7 +24,7 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays.atomic import number_to_json
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError, npy_size
 from mindrlhf_msprobe.storage.arrays.sketches import HEAD, size_of
-from mindrlhf_msprobe.storage.manifest import thinned
+from mindrlhf_msprobe.storage.manifest import step_spans
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.reading.series import statistic_of
@@ -272,7 +272,7 @@ def _left_out(config: ProbeConfig, steps: Sequence[int]) -> Iterator[Message]:
 
 def thinned_of(run: Run) -> Iterator[Message]:
     """Yield of which steps what was removed, and on which ranks."""
-    for kind in thinned.KINDS:
+    for kind in step_spans.THINNED_KINDS:
         spans = {
             rank: removed
             for file in run.run_files

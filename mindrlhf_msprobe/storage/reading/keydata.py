@@ -24,8 +24,6 @@ from mindrlhf_msprobe.storage.place import KeyPlace
 from mindrlhf_msprobe.storage.reading.places import saves_in
 from mindrlhf_msprobe.storage.records import Locator, Record, bounded
 
-_MOST_TEXT = 1 << 20  # bytes of one that is read
-
 
 @dataclass(frozen=True)
 class KeyDatum:
@@ -169,7 +167,7 @@ def _with_dtype(leaf: Leaf, file: str, *, may_be_text: bool) -> Leaf:
     except ArrayFileError as error:
         return replace(leaf, why=_of_file(Path(file), "", error.said))
     leaf = replace(leaf, dtype=dtype_name(array.dtype), shape=leaf.shape or array.shape)
-    if may_be_text and array.dtype == np.uint8 and array.ndim == 1 and array.size <= _MOST_TEXT:
+    if may_be_text and array.dtype == np.uint8 and array.ndim == 1 and array.size <= 1 << 20:
         with contextlib.suppress(UnicodeDecodeError):
             return replace(leaf, type="str", value=array.tobytes().decode("utf-8"))
     return leaf

@@ -11,7 +11,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.phases import PHASES
 from mindrlhf_msprobe.storage import layout
-from mindrlhf_msprobe.storage.manifest import recorded, thinned
+from mindrlhf_msprobe.storage.manifest import step_spans
 from mindrlhf_msprobe.storage.manifest.run_file import RunFile, expected_ranks
 from mindrlhf_msprobe.storage.place import KeyPlace, LayerPlace, StepPlace
 from mindrlhf_msprobe.storage.reading.keydata import is_ours
@@ -141,7 +141,7 @@ def _listed(
     root: Path, rank: int, of: RunFile, layers: _LayerDirs, keys: _KeyDirs
 ) -> Iterator[Problem]:
     listed, removed, manifest = of.recorded, of.thinned, layout.manifest_name(rank)
-    if listed.get(recorded.CONFIGURATIONS):
+    if listed.get(step_spans.CONFIGURATIONS):
         path = root / layout.CONFIGURATIONS_FILE
         if not os.path.lexists(path):
             yield Problem(path, message("unread.listed", manifest=manifest))
@@ -149,8 +149,8 @@ def _listed(
     for layer in layers:
         if layer.rank == rank:
             steps.setdefault(layer.phase, set()).add(layer.step)
-    for phase, spans in listed.get(recorded.PHASES, {}).items():
-        for first, last in _gaps(spans, steps.get(phase, ()), removed, thinned.LAYERS):
+    for phase, spans in listed.get(step_spans.PHASES, {}).items():
+        for first, last in _gaps(spans, steps.get(phase, ()), removed, step_spans.LAYERS):
             at = layout.entry_dir(root, phase, first, rank)
             why = _why(manifest, first, last, "entries")
             yield Problem(at, why, phase, first, rank, last=last, partial=True, absent=True)
@@ -159,14 +159,14 @@ def _listed(
         if save.rank == rank:
             counts = saves.setdefault(save.key, {})
             counts[save.step] = counts.get(save.step, 0) + 1
-    for key, spans in listed.get(recorded.KEY_DATA, {}).items():
+    for key, spans in listed.get(step_spans.KEY_DATA, {}).items():
         counts = saves.get(key, {})
-        for first, last in _gaps(spans, counts, removed, thinned.KEY_DATA):
+        for first, last in _gaps(spans, counts, removed, step_spans.KEY_DATA):
             at = layout.key_data_step_dir(root, key, first, rank)
             why = _why(manifest, first, last, "saves")
             yield _absent_saves(at, why, key, first, rank, last)
         for step, count in sorted(counts.items()):
-            n = recorded.count_at(listed, recorded.KEY_DATA, key, step)
+            n = step_spans.count_at(listed, step_spans.KEY_DATA, key, step)
             if n is not None and count < n:
                 at = layout.key_data_step_dir(root, key, step, rank)
                 why = message("unread.fewer_saves", count=count, listed=n, manifest=manifest)
@@ -178,11 +178,11 @@ def _absent_saves(path: Path, why: Message, key: str, step: int, rank: int, last
 
 
 def _gaps(
-    spans: Sequence[recorded.Span], there: Iterable[int], removed: thinned.Thinned, kind: str
+    spans: Sequence[step_spans.Span], there: Iterable[int], removed: step_spans.Thinned, kind: str
 ) -> Iterator[tuple[int, int]]:
     """Yield (first, last) of the steps that are listed and not there, but were not thinned."""
-    lacking = recorded.gaps(spans, sorted(there))
-    found = (gap for span in lacking for gap in thinned.outside(removed, kind, *span))
+    lacking = step_spans.gaps(spans, sorted(there))
+    found = (gap for span in lacking for gap in step_spans.outside(removed, kind, *span))
     return itertools.islice(found, 1000)
 
 

@@ -44,7 +44,7 @@ from mindrlhf_msprobe.storage.journal_line import (
     stacks_of,
 )
 from mindrlhf_msprobe.storage.leaves import made_by
-from mindrlhf_msprobe.storage.manifest import recorded, thinned
+from mindrlhf_msprobe.storage.manifest import step_spans
 from mindrlhf_msprobe.storage.manifest.run_file import (
     FINISHED,
     KILLED,
@@ -73,8 +73,6 @@ from mindrlhf_msprobe.storage.writing.directory import RankLock
 _T = TypeVar("_T")
 _MOST_NAMED = 20  # of the entries of one place that cannot be read
 _MOST_SHOWN = 200  # characters of a name
-_MOST_LEVELS = 6  # from a file of a run up to its directory
-_LONGEST_STATE = 40  # characters of what a manifest says instead of a state
 
 
 def open_run(path: str | Path) -> Run:
@@ -99,7 +97,7 @@ def _of_a_run(path: Path) -> Message | None:
     """Say of which run a file or directory is a part; or which runs lie in it, if any do."""
     if not path.exists():
         return None
-    for root in path.absolute().parents[:_MOST_LEVELS]:
+    for root in path.absolute().parents[:6]:
         if layout.manifests(root):
             return message("error.part_of_run", path=path, root=root)
     try:
@@ -202,14 +200,14 @@ class Run:
             others: directories that no run recorded, as the manifests say.
         """
         for layer, directory in layer_directories(self.path, self._unlisted):
-            if self.is_thinned(thinned.LAYERS, layer):
+            if self.is_thinned(step_spans.LAYERS, layer):
                 continue
             if directory in others and not (directory / layout.JOURNAL_FILE).exists():
                 self.left_out.append(directory)
                 continue
             self._add_layer(layer, directory)
         for at, directory in key_data_directories(self.path, self._unlisted):
-            if self.is_thinned(thinned.KEY_DATA, at):
+            if self.is_thinned(step_spans.KEY_DATA, at):
                 continue
             of_others = directory in others or directory.parent in others
             if of_others and not is_ours(self.path, directory, at.key):
@@ -262,7 +260,7 @@ class Run:
         """
         ranks: dict[str, list[str]] = {}
         for file in self.run_files:
-            ranks.setdefault(shortened(file.state, _LONGEST_STATE), []).append(str(file.rank))
+            ranks.setdefault(shortened(file.state, 40), []).append(str(file.rank))
         if len(ranks) < 2:
             return next(iter(ranks), "unknown")
         said = (f"{state} (rank {', '.join(of)})" for state, of in sorted(ranks.items()))
@@ -316,12 +314,12 @@ class Run:
         return sorted({rank for _, rank in self._recorded_at})
 
     def is_thinned(self, kind: str, at: AnyPlace) -> bool:
-        """Return whether `keep_mb` has removed what a place had; see `storage.manifest.thinned`.
+        """Return whether `keep_mb` has removed what a place had; see `storage.manifest.step_spans`.
 
         Args:
             kind: TENSORS (the elements of layer data), LAYERS or KEY_DATA.
         """
-        return thinned.holds(self._thinned.get(at.rank, {}), kind, at.step)
+        return step_spans.holds(self._thinned.get(at.rank, {}), kind, at.step)
 
     def _is_thinned_by_now(self, kind: str, at: AnyPlace) -> bool:
         """Return the same of a run that is being recorded, and may have removed it since."""
@@ -606,7 +604,7 @@ class Run:
         """Return whether this tool recorded a phase: others may add to the run's directory."""
         phase, step, rank = at
         if rank in self._listed:
-            spans = self._listed[rank].get(recorded.PHASES, {}).get(phase, ())
+            spans = self._listed[rank].get(step_spans.PHASES, {}).get(phase, ())
             return any(first <= step <= last for first, last, _ in spans)
         config = self.config(rank)
         table = {} if config is None else config.phase_table()
@@ -655,14 +653,14 @@ class Run:
     def _entries_listed(self, at: LayerPlace) -> int:
         """Return how many entries a manifest lists of a phase; 0 where that is not known."""
         listed = self._listed.get(at.rank, {})
-        return recorded.count_at(listed, recorded.PHASES, at.phase, at.step) or 0
+        return step_spans.count_at(listed, step_spans.PHASES, at.phase, at.step) or 0
 
     def locator(self, at: LayerPlace) -> Locator:
         """Return what finds the files that the entries of one place name."""
         directory = self._layer_dirs[at]
         if self._format is None:
             directory = directory / layout.TENSOR_DIR
-        gone = self.is_thinned(thinned.TENSORS, at)
+        gone = self.is_thinned(step_spans.TENSORS, at)
         return Locator(self.path, directory, gone=gone)
 
     def entries_named(self, at: LayerPlace, names: Iterable[str]) -> Iterator[Entry]:
@@ -696,7 +694,7 @@ class Run:
             ours, completed = bool(self.run_files), self.completed(at.step, at.rank)
             datum = read_key_datum(self.path, directory, at, ours=ours, completed=completed)
             unread = datum is not None and any(r.leaf.why is not None for r in datum.records)
-            if unread and self._is_thinned_by_now(thinned.KEY_DATA, at):
+            if unread and self._is_thinned_by_now(step_spans.KEY_DATA, at):
                 continue
             if datum is not None:
                 found.append(replace(datum, seq=None) if self.times_are_lost(at) else datum)
@@ -761,7 +759,7 @@ class Run:
                 self._problem(Problem(journal, why, *at, partial=True))
             return lines, dump.dialect
         except Exception as error:  # a file that is of no known form costs no other
-            if not self._is_thinned_by_now(thinned.LAYERS, at):
+            if not self._is_thinned_by_now(step_spans.LAYERS, at):
                 self._problem(Problem(read, layout.why_unread(error), *at))
             return [], OWN.name
 

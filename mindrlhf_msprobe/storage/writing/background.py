@@ -24,7 +24,7 @@ from mindrlhf_msprobe.storage.writing.ledger import Ledger
 
 #: Called with what could not be written, why, and how many losses that is. What it raises is raised
 #: again by the next call that hands something over.
-FaultSink = Callable[[Message, BaseException, int], None]
+Report = Callable[[Message, BaseException, int], None]
 
 _MEGABYTE = 1 << 20
 # A thread that wakes up takes the interpreter from the training, which costs both more than a line
@@ -63,7 +63,7 @@ class Background:
         ledger: takes the time spent working and waiting.
     """
 
-    def __init__(self, budget: int, fault: FaultSink, ledger: Ledger) -> None:
+    def __init__(self, budget: int, fault: Report, ledger: Ledger) -> None:
         self._budget = budget
         self._fault = fault
         self._ledger = ledger
@@ -288,7 +288,7 @@ _SMALLEST = 1 << 16  # bytes; below, the allocator keeps its memory anyway
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Copy:
+class ArrayCopy:
     """A copy of an array.
 
     Attributes:
@@ -325,17 +325,17 @@ class BufferPool:
         unit = 1 << (size.bit_length() - 3)  # at most a quarter of a buffer is unused
         return -(-size // unit) * unit
 
-    def copy(self, array: np.ndarray) -> Copy:
+    def copy(self, array: np.ndarray) -> ArrayCopy:
         """Return a copy of `array`, to be given back by `release`."""
         size = self.size_for(array)
         if size < _SMALLEST:
-            return Copy(np.array(array, order="C"), size)
+            return ArrayCopy(np.array(array, order="C"), size)
         buffer = self._take(size)
         copy = buffer[: array.nbytes].view(array.dtype).reshape(array.shape)
         np.copyto(copy, array)
-        return Copy(copy, buffer.nbytes, buffer)
+        return ArrayCopy(copy, buffer.nbytes, buffer)
 
-    def release(self, copy: Copy) -> None:
+    def release(self, copy: ArrayCopy) -> None:
         """Take back a copy, whose elements nobody may look at any more."""
         if copy.buffer is None:
             return

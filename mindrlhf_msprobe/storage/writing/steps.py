@@ -33,20 +33,17 @@ from mindrlhf_msprobe.storage.arrays.atomic import (
 from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.arrays.sketches import HEAD
 from mindrlhf_msprobe.storage.journal_line import JournalLine, with_lost_files
-from mindrlhf_msprobe.storage.manifest import recorded, thinned
+from mindrlhf_msprobe.storage.manifest import step_spans
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
 from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD
 from mindrlhf_msprobe.storage.step_lines import time_lines
+from mindrlhf_msprobe.storage.writing.background import Report
 from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError, recorded_file
 from mindrlhf_msprobe.storage.writing.ledger import Ledger
 from mindrlhf_msprobe.storage.writing.thinning import Thinning
 
-_FLUSH = 1 << 16  # bytes of dump.json that are written at once
-
 #: What is lost where an entry is.
 ENTRY = message("lost.entry")
-#: Called with what was lost, why, and how many records that is.
-Report = Callable[[Message, BaseException, int], None]
 #: Makes a directory; raises where it cannot.
 Make = Callable[[Path], None]
 
@@ -276,7 +273,7 @@ class _Dump:
             values = _REFUSED.sub(rb"\1 ", values)
             self._add(b"%s\n%s: %s" % (b"" if self._first else b",", dump_json(entry), values))
             self._first = False
-            if self._unwritten >= _FLUSH:
+            if self._unwritten >= 1 << 16:
                 try:
                     self._flush()
                 except OSError as error:
@@ -334,7 +331,6 @@ def _lines_of(content: dict[str, Any]) -> Iterator[bytes]:
     yield b"\n}\n" if content else b"{}\n"
 
 
-_HEAD = 4096  # bytes of a file by which it is known, beside its size
 _ATTEMPTS = 100  # at making a directory, while other ranks remove those around it that are empty
 
 #: A file that was recorded, its size, and how it begins.
@@ -476,7 +472,7 @@ class Steps:
                 self._note(files.directory, files.directory / layout.JOURNAL_FILE)
             counts.setdefault(step, {})[phase] = files.entries
         for step, of_step in sorted(counts.items()):
-            self._note_recorded(recorded.PHASES, step, of_step)
+            self._note_recorded(step_spans.PHASES, step, of_step)
 
     def _end_saves(self, step: int) -> None:
         saves: dict[int, Counter[str]] = {}
@@ -492,13 +488,14 @@ class Steps:
                 self._report(message("lost.key_data", key=key), FileNotFoundError(why), 1)
             del self.saves[of_step, key, directory]
         for of_step, counts in saves.items():
-            self._note_recorded(recorded.KEY_DATA, of_step, counts)
+            self._note_recorded(step_spans.KEY_DATA, of_step, counts)
 
     def _note_recorded(self, kind: str, step: int, counts: Mapping[str, int]) -> None:
         content = self._manifest.content
-        content.recorded = recorded.with_counts(content.recorded, kind, step, counts)
+        listed = content.json["recorded"]  # it was checked when an earlier attempt's was read
+        content.recorded = step_spans.with_counts(listed, kind, step, counts)
         if self.thinning is not None:
-            of = thinned.LAYERS if kind == recorded.PHASES else thinned.KEY_DATA
+            of = step_spans.LAYERS if kind == step_spans.PHASES else step_spans.KEY_DATA
             self.thinning.note(of, step, (name for name, count in counts.items() if count))
 
     def _report_removed(self, step: int) -> None:
@@ -518,9 +515,9 @@ class Steps:
         content = self._manifest.content
         for place, file in gone.items():
             replaced = os.path.lexists(file)  # something else stands there
-            kind, of = recorded.PHASES, thinned.LAYERS
+            kind, of = step_spans.PHASES, step_spans.LAYERS
             if place.parent == self._root / layout.KEY_DATA_DIR:
-                kind, of = recorded.KEY_DATA, thinned.KEY_DATA
+                kind, of = step_spans.KEY_DATA, step_spans.KEY_DATA
             there = sorted(
                 layout.step_number(path.parent.name) or 0
                 for path in place.glob(f"step*/rank{self._rank}")
@@ -530,8 +527,8 @@ class Steps:
             first = self.lost_in.get(place, 0)
             steps = sum(
                 max(0, end - max(begin, first) + 1)
-                for gap in recorded.gaps(recorded.before(spans, step), there)
-                for begin, end in thinned.outside(content.thinned, of, *gap)
+                for gap in step_spans.gaps(step_spans.before(spans, step), there)
+                for begin, end in step_spans.outside(content.thinned, of, *gap)
             )
             if steps:
                 self.lost_in[place] = step
@@ -559,7 +556,7 @@ class Steps:
 
     def _read(self, file: Path) -> _Written:
         with layout.open_inside(self._root, file, sys.maxsize) as opened:
-            return file, os.fstat(opened.fileno()).st_size, opened.read(_HEAD)
+            return file, os.fstat(opened.fileno()).st_size, opened.read(4096)  # how it begins
 
     def _link_in(self, path: Path) -> Path | None:
         """Return a symbolic link on the way from the run's directory to a path."""

@@ -22,11 +22,11 @@ from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
 from mindrlhf_msprobe.storage.arrays.atomic import reserve_of
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest
-from mindrlhf_msprobe.storage.manifest.thinned import (
+from mindrlhf_msprobe.storage.manifest.step_spans import (
     KEY_DATA,
-    KINDS,
     LAYERS,
     TENSORS,
+    THINNED_KINDS,
     holds,
     with_steps,
 )
@@ -41,10 +41,10 @@ _BLOCK = 4096  # bytes in which common file systems give room to files and direc
 _UNHARMFUL = "note"  # findings that protect no step
 
 #: Kind → step → bytes.
-Held = Mapping[str, Mapping[int, int]]
+Sizes = Mapping[str, Mapping[int, int]]
 
 
-def what_goes(held: Held, excess: int, findings: Iterable[int]) -> dict[str, list[int]]:
+def what_goes(held: Sizes, excess: int, findings: Iterable[int]) -> dict[str, list[int]]:
     """Return which steps lose what, so that `excess` bytes are freed, or as many as may be.
 
     Args:
@@ -54,7 +54,7 @@ def what_goes(held: Held, excess: int, findings: Iterable[int]) -> dict[str, lis
     chosen: dict[str, list[int]] = {}
     findings = [*findings]
     every = sorted({step for steps in held.values() for step in steps})
-    for kind in KINDS:
+    for kind in THINNED_KINDS:
         if excess <= 0:
             break
         steps = sorted(held.get(kind, ()))
@@ -115,7 +115,7 @@ class Thinning:
     is_own: Callable[[Path], bool]
 
     def __post_init__(self) -> None:
-        self._held: dict[str, dict[int, int]] = {kind: {} for kind in KINDS}
+        self._held: dict[str, dict[int, int]] = {kind: {} for kind in THINNED_KINDS}
         self._names: dict[str, set[str]] = {LAYERS: set(), KEY_DATA: set()}
         self._read: dict[Path, int] = {}  # of files of findings, how far
         self._findings: set[int] = set()

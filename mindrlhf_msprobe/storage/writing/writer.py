@@ -26,18 +26,16 @@ from mindrlhf_msprobe.storage.arrays.npy import save_npy
 from mindrlhf_msprobe.storage.arrays.sketches import HEAD
 from mindrlhf_msprobe.storage.journal_line import JournalLine
 from mindrlhf_msprobe.storage.leaves import count_leaves
-from mindrlhf_msprobe.storage.manifest import recorded
+from mindrlhf_msprobe.storage.manifest import step_spans
 from mindrlhf_msprobe.storage.manifest.manifest import Manifest, Note, Written
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
-from mindrlhf_msprobe.storage.writing.background import Background, BufferPool, FaultSink, Job
+from mindrlhf_msprobe.storage.writing.background import Background, BufferPool, Job, Report
 from mindrlhf_msprobe.storage.writing.directory import DumpPathLostError, files_in, remove_save
 from mindrlhf_msprobe.storage.writing.ledger import CONFIGURATIONS, KEY_DATA, STEP, Ledger
 from mindrlhf_msprobe.storage.writing.steps import ENTRY, PhaseFiles, Steps
 
 #: Bytes that may wait to be written unless the configuration sets it.
 DEFAULT_BUFFER = 512 << 20
-_LARGE_SKETCH = 1 << 14  # bytes; a smaller one is made as soon as it is read
-_MOST_SKETCHES = 1 << 13  # of other phases and steps that are known
 _LEAF_BYTES = 1024  # what one described value occupies, about, until its line is written
 
 _TENSOR = message("lost.tensor")
@@ -180,8 +178,8 @@ class Sink:
                 self._sketched.pop(fingerprint, None)
                 report(_SKETCH, error)
             else:
-                if sketch.nbytes >= _LARGE_SKETCH:
-                    if len(known := self._writer.large_sketches) >= _MOST_SKETCHES:
+                if sketch.nbytes >= 1 << 14:  # a smaller one is made as soon as it is read
+                    if len(known := self._writer.large_sketches) >= 1 << 13:
                         known.clear()
                     file = files.directory / layout.SKETCH_FILE
                     known[fingerprint] = file, offset, sketch.nbytes
@@ -232,7 +230,7 @@ class RunWriter:
         task: str,
         settings: Mapping[str, Any] | None = None,
         buffer_bytes: int = DEFAULT_BUFFER,
-        fault: FaultSink = _raise,
+        fault: Report = _raise,
         ledger: Ledger | None = None,
         keep_bytes: int = 0,
     ) -> None:
@@ -390,7 +388,7 @@ class RunWriter:
             self.manifest.check()
             self.ledger.wrote(CONFIGURATIONS, write_json(path, dict(made()), indent=4))
             content = self.manifest.content
-            content.recorded = {**content.recorded, recorded.CONFIGURATIONS: True}
+            content.recorded = {**content.recorded, step_spans.CONFIGURATIONS: True}
             self.manifest.save()
 
         self.background.finish(message("lost.configurations"), write)

@@ -8,7 +8,7 @@ from helpers.health_runs import HealthRun, steps_of
 
 from mindrlhf_msprobe import check_run
 from mindrlhf_msprobe.findings.health import Severity
-from mindrlhf_msprobe.storage.manifest.manifest import Checkpoint, Generated
+from mindrlhf_msprobe.storage.manifest.manifest import CheckpointPath, Generated
 from mindrlhf_msprobe.storage.manifest.run_file import Generation
 
 PAD, EOS, GROUP, WIDTH = 0, 2, 4, 6
@@ -41,7 +41,7 @@ def grpo(
     settings = Generation({"step": 0, "settings": GENERATION})
     writer.note(Generated({"actor_generate_sequences": settings}))
     for role, path in dict(checkpoints).items():
-        writer.note(Checkpoint(role, path))
+        writer.note(CheckpointPath(role, path))
     if configs is not None:
         writer.save_configurations(lambda: configs)
     for step in range(steps):

@@ -17,7 +17,7 @@ from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.config import ProbeConfig
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.manifest.manifest import (
-    Checkpoint,
+    CheckpointPath,
     FirstEntry,
     Generated,
     Networks,
@@ -90,9 +90,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         change = Change.make(step=1, name="temperature", value=3)
         parts = {"step": 0, "settings": {"temperature": value}, "changes": [change]}
         writer.note(Generated({"actor_generate_sequences": Generation.make(**parts)}))
-        writer.note(Checkpoint("actor", "policy.ckpt"))
+        writer.note(CheckpointPath("actor", "policy.ckpt"))
         for steps in (value, value + 9):
-            writer.note(Checkpoint("actor", f"of_attempt_{value}.ckpt", steps))
+            writer.note(CheckpointPath("actor", f"of_attempt_{value}.ckpt", steps))
         changed = {"phase": "p", "entry": "Cell.a.Dense", "what": "output"}
         changed |= {"records": value, "steps": [0, 1]}
         graft = {"from": "run_a", "what": ["output"], "entries": ["Cell.a.Dense"], "put_in": value}

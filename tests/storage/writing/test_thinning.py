@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from mindrlhf_msprobe import check_run, compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.storage.manifest.merge import merge_runs
-from mindrlhf_msprobe.storage.manifest.thinned import KEY_DATA, LAYERS, TENSORS
+from mindrlhf_msprobe.storage.manifest.step_spans import KEY_DATA, LAYERS, TENSORS
 from mindrlhf_msprobe.storage.place import StepPlace
 from mindrlhf_msprobe.storage.reading.inventory import inventory
 from mindrlhf_msprobe.storage.writing.directory import Removal

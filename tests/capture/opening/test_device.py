@@ -11,9 +11,9 @@ from helpers.small_networks import Does, Mixed, Scale, Twice, tensor
 from mindspore import Tensor, nn
 
 from mindrlhf_msprobe import compare_runs
+from mindrlhf_msprobe.capture.opening import device
+from mindrlhf_msprobe.capture.opening.device import DeviceSummaries, can_fingerprint
 from mindrlhf_msprobe.capture.recording import phases
-from mindrlhf_msprobe.capture.tensors import device
-from mindrlhf_msprobe.capture.tensors.device import DeviceSummaries, can_fingerprint
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 from mindrlhf_msprobe.findings import Outcome
 from mindrlhf_msprobe.storage.reading.reader import Run
