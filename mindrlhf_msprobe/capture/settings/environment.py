@@ -113,8 +113,8 @@ def seeds(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
         seed = get_seed()
         found["mindspore"] = seed if seed is None or isinstance(seed, int) else str(seed)
     found["PYTHONHASHSEED"] = recordable(environment.get("PYTHONHASHSEED"))
-    for name, state in (("numpy_state", _numpy_state()), ("random_state", random.getstate())):
-        found[name] = f"xxh3_64:{_digits(state, xxhash.xxh3_64())}"
+    found["numpy_state"] = _state_fingerprint(np.random.get_state(legacy=False))
+    found["random_state"] = _state_fingerprint(random.getstate())
     return found
 
 
@@ -208,12 +208,8 @@ def _context(*names: str) -> dict[str, Any]:
     return found
 
 
-def _numpy_state() -> Any:
-    return np.random.get_state(legacy=False)
-
-
-def _digits(state: Any, digest: Any) -> str:
-    """Return the digits of a generator's state, by one of xxhash's algorithms."""
+def _state_fingerprint(state: Any) -> str:
+    digest = xxhash.xxh3_64()
     pending = [state]
     while pending:
         part = pending.pop()
@@ -223,7 +219,7 @@ def _digits(state: Any, digest: Any) -> str:
             pending += part
         else:
             digest.update(part.tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
-    return str(digest.hexdigest())
+    return f"xxh3_64:{digest.hexdigest()}"
 
 
 def _lines_of(path: Path) -> list[str]:
@@ -241,11 +237,11 @@ def states_now(fault: FaultSink) -> dict[str, str]:
     is another one in each process.
     """
     found: dict[str, str] = {}
-    readers = {"numpy": _numpy_state, "random": random.getstate, "mindspore": _mindspore_state}
-    for of, read in readers.items():
+    readers = {"numpy": _numpy, "random": lambda: repr(random.getstate()).encode()}
+    for of, read in {**readers, "mindspore": _mindspore}.items():
         with Counted(fault, "lost.generator", of=of):
             state = read()
-            found[f"{of}_state"] = UNKNOWN if state is None else _digits(state, xxhash.xxh32())
+            found[f"{of}_state"] = UNKNOWN if state is None else xxhash.xxh32_hexdigest(state)
     return found
 
 
@@ -271,10 +267,19 @@ class RandomStates:
         return True
 
 
+def _numpy() -> bytes:
+    state: Any = np.random.get_state(legacy=False)
+    inner = state["state"]
+    rest = (state["bit_generator"], state["has_gauss"], state["gauss"])
+    if isinstance(inner.get("key"), np.ndarray):
+        return bytes(inner["key"].tobytes()) + repr((inner["pos"], *rest)).encode()
+    return repr((sorted(inner.items()), *rest)).encode()
+
+
 _OFFSET = 8  # the bytes of MindSpore's state from here on say how much was drawn
 
 
-def _mindspore_state() -> np.ndarray | None:
+def _mindspore() -> bytes | None:
     mindspore = sys.modules.get("mindspore")
     get_state = getattr(mindspore, "get_rng_state", None)
     if mindspore is None or get_state is None:
@@ -284,4 +289,4 @@ def _mindspore_state() -> np.ndarray | None:
 
     if not state[_OFFSET:].any() and not default_generator_was_seeded():
         return None
-    return state
+    return bytes(state.tobytes())
