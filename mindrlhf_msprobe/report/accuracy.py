@@ -110,8 +110,8 @@ _COLOURS = {Accuracy.WRONG: DIFFERS, Accuracy.UNDECIDED: CLOSE, Accuracy.ORDINAR
 def sheets_of(found: AccuracyResult) -> list[Sheet]:
     """Return the sheets of accuracy_check.xlsx, in the language spoken."""
     return [
-        Sheet.of_items("ranked", _RANKED, found.ranked, lambda one: _COLOURS[one.opinion]),
-        Sheet.of_items("not computed", _NOT, found.not_computed, lambda one: SUSPICIOUS),
+        Sheet("ranked", _RANKED, found.ranked, lambda one: _COLOURS[one.opinion]),
+        Sheet("not computed", _NOT, found.not_computed, lambda one: SUSPICIOUS),
     ]
 
 
@@ -171,9 +171,7 @@ def replayed_at(output: Path, operators: Sequence[ReplayedOperator] = ()) -> Out
     Raises:
         OutputError: it is no directory.
     """
-
-    def sheets() -> list[Sheet]:
-        columns = ("operators", _COLUMNS, operators)
-        return [Sheet.of_items(*columns, lambda one: _REPLAYED_COLOURS.get(one.verdict, PLAIN))]
-
-    return workbook(workbook_path(output, FILE), _COLUMNS, sheets)
+    sheet = Sheet(
+        "operators", _COLUMNS, operators, lambda one: _REPLAYED_COLOURS.get(one.verdict, PLAIN)
+    )
+    return workbook(workbook_path(output, FILE), _COLUMNS, lambda: [sheet])

@@ -362,14 +362,13 @@ def check_sheets(results: CheckResults) -> list[Sheet]:
     rest: list[Row] = []
     for run in results.runs:
         rest += [
-            (PLAIN, (run.path, "not checked", one.rule, in_words(one.why)))
-            for one in run.not_checked
+            Row((run.path, "not checked", one.rule, in_words(one.why))) for one in run.not_checked
         ]
-        rest += [(PLAIN, (run.path, "not read", "", in_words(one))) for one in run.problems]
-        rest += [(PLAIN, (run.path, "checked", name, "")) for name in run.checked]
+        rest += [Row((run.path, "not read", "", in_words(one))) for one in run.problems]
+        rest += [Row((run.path, "checked", name, "")) for name in run.checked]
     return [
-        Sheet.of_items("checks", _COLUMNS, rows, lambda one: _COLOURS[one.finding.severity]),
-        Sheet.ours("not checked", _REST, rest),
+        Sheet("checks", _COLUMNS, rows, lambda one: _COLOURS[one.finding.severity]),
+        Sheet("not checked", _REST, rest),
     ]
 
 
@@ -407,8 +406,8 @@ def _benchmark(ranked: Sequence[dict[str, Any]]) -> Sheet:
     for row in ranked:
         values = [row[column.header] for column in _BENCHMARK_COLUMNS]
         shown = [str(tuple(value)) if isinstance(value, list) else value for value in values]
-        rows.append((PLAIN if row["consistent"] else SUSPICIOUS, shown))
-    return Sheet.from_rows(STEM, _BENCHMARK_COLUMNS, rows)
+        rows.append(Row(shown, PLAIN if row["consistent"] else SUSPICIOUS))
+    return Sheet(STEM, _BENCHMARK_COLUMNS, rows, ours=False)
 
 
 def ranking(runs: Iterable[Run]) -> list[dict[str, Any]]:

@@ -264,25 +264,27 @@ def _sheets(found: Mismatches) -> list[Sheet]:
         pairs = ((one, of.items() if isinstance(of, Mapping) else of) for one, of in held)
         return [_Of(one, shown) for one, of in pairs for shown in of]
 
-    experts = Sheet.of_items(
-        *("experts", _EXPERTS, each("experts")), lambda one: DIFFERS if one.shown.others else PLAIN
-    )
+    experts = each("experts")
     rest: list[Row] = []
     for one in found.found:
         place = one.step, one.rank
-        rest += [(PLAIN, (*place, "conclusion", one.status.value, in_words(s))) for s in one.said]
+        rest += [Row((*place, "conclusion", one.status.value, in_words(s))) for s in one.said]
         rest += [
-            (PLAIN, (*place, "not compared", name, in_words(why))) for name, why in one.not_compared
+            Row((*place, "not compared", name, in_words(why))) for name, why in one.not_compared
         ]
-        rest += [(PLAIN, (*place, "note", "", in_words(note))) for note in one.notes]
+        rest += [Row((*place, "note", "", in_words(note))) for note in one.notes]
     return [
-        Sheet.of_items("values", _VALUES, each("stages"), _colour),
-        Sheet.of_items("weights", _WEIGHTS, each("weights"), lambda one: DIFFERS),
-        Sheet.of_items("metrics", _METRIC, each("metrics")),
-        Sheet.of_items("worst sampled tokens", _SAMPLED, each("sampled")),
-        *([experts] if experts.count else []),
-        Sheet.ours("remarks", _REST, rest),
+        Sheet("values", _VALUES, each("stages"), _colour),
+        Sheet("weights", _WEIGHTS, each("weights"), lambda one: DIFFERS),
+        Sheet("metrics", _METRIC, each("metrics")),
+        Sheet("worst sampled tokens", _SAMPLED, each("sampled")),
+        *([Sheet("experts", _EXPERTS, experts, _colour_of_experts)] if experts else []),
+        Sheet("remarks", _REST, rest),
     ]
+
+
+def _colour_of_experts(one: _Of) -> str:
+    return DIFFERS if one.shown.others else PLAIN
 
 
 def _colour(one: _Of) -> str:
