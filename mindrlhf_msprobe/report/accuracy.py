@@ -19,6 +19,7 @@ from mindrlhf_msprobe.findings.accuracy import (
     ReplayedOperators,
 )
 from mindrlhf_msprobe.report.answer import Lines, capped
+from mindrlhf_msprobe.report.checks import not_read
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import CLOSE, DIFFERS, PLAIN, SUSPICIOUS, Column, Sheet
 from mindrlhf_msprobe.report.terminal import padded
@@ -60,10 +61,7 @@ def lines_of(found: AccuracyResult) -> Lines:
     lines += [say("accuracy.ranked"), capped(ranked, _MOST_ROWS)]
     missing = sorted(found.not_computed, key=lambda one: not one.needed)
     lines += capped(missing, _MOST_REASONS, show=partial(say, "accuracy.not_computed"))
-    if found.problems:
-        lines.append(say("checks.not_read", count=len(found.problems)))
-        lines.append([*map(in_words, found.problems[:_MOST_REASONS])])
-    return lines
+    return [*lines, *not_read(found.problems, _MOST_REASONS)]
 
 
 def _named(one: RankedTensor) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from mindrlhf_msprobe.common.printable import printable_json, shortened
 from mindrlhf_msprobe.findings import VERDICT_FILE, Finding, Status
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
-from mindrlhf_msprobe.report.answer import Fact, Lines, capped
+from mindrlhf_msprobe.report.answer import Fact, Lines, capped, listed
 from mindrlhf_msprobe.report.messages import say, text_of
 from mindrlhf_msprobe.report.sheets import Column, Sheet, Table, colour_of_finding, rows_of_facts
 from mindrlhf_msprobe.report.staging import SIMILARITY_FILE, fingerprint, staged
@@ -72,17 +72,15 @@ def lines_of(found: CheckpointComparison, seconds: float) -> Lines:
     return [*lines, say("checkpoint.summary", found, seconds=seconds, counts=counts)]
 
 
-def _group(name: str, findings: Sequence[Finding], **params: str) -> Iterator[Any]:
-    """Yield a heading; under it the findings furthest apart, or the first ones."""
-    if not findings:
-        return
-    yield say(f"checkpoint.{name}", count=len(findings), **params)
+def _group(name: str, findings: Sequence[Finding], **params: str) -> Lines:
+    """Return a heading; under it the findings furthest apart, or the first ones."""
+    head = say(f"checkpoint.{name}", count=len(findings), **params)
 
     def nearness(finding: Finding) -> float:
         distance = finding.distance if finding.metrics is not None else None
         return -math.inf if distance is None or math.isnan(distance) else -distance
 
-    yield capped(sorted(findings, key=nearness), _MOST_SHOWN, show=_finding)
+    return listed(head, capped(sorted(findings, key=nearness), _MOST_SHOWN, show=_finding))
 
 
 def _finding(finding: Finding) -> str:
