@@ -308,8 +308,8 @@ def lines_of(comparison: Comparison, seconds: float | None = None, replay: str =
     for fact in facts_of(comparison):
         if fact.line:
             told[fact.about].append(fact.line)
-    preflight = [*told["stops"], *preflight_lines(comparison.preflight, more)]
-    lines: list[Any] = [*headline(verdict)]
+    preflight = preflight_lines(comparison.preflight, more)
+    lines: list[Any] = [*told["stops"], *headline(verdict)]
     if first is not None:
         # Where a setting can explain key data, the settings are named instead of "data".
         explained = first.is_explained and first.cause is Cause.DATA
