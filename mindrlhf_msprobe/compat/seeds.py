@@ -32,7 +32,7 @@ def seed_all(seed: int = 1234, mode: bool = False, rm_dropout: bool = False) -> 
         raise UsageError.saying("error.seed", seed=seed, largest=_LARGEST)
     for name, value in (("mode", mode), ("rm_dropout", rm_dropout)):
         if not isinstance(value, bool):
-            raise UsageError.saying("error.flag", name=f"seed_all(): {name}", flag=value)
+            raise UsageError.saying("error.seed_flag", name=name, value=value)
     import numpy
 
     torch = sys.modules.get("torch")
