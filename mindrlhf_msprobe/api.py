@@ -298,9 +298,8 @@ def _with_tables(
         error.comparison = comparison
         raise
     except Exception as error:
-        failed = OutputError.saying(
-            "error.tables_unwritten", output=output_path, name=type(error).__name__, error=error
-        )
+        reason = f"{type(error).__name__}: {error}"
+        failed = OutputError.saying("error.output_unwritten", output=output_path, reason=reason)
         failed.comparison = comparison
         raise failed from error
 

@@ -331,10 +331,9 @@ class Probe:
         if phase is None:
             raise UsageError.saying(
                 "error.unknown_phase",
-                call=call,
-                name=name,
+                call=f"{call}({name!r})",
                 nearest=nearest_of(str(name), self._phases),
-                join=", ".join(self._phases),
+                known=", ".join(self._phases),
             )
         return phase
 

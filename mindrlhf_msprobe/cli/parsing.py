@@ -311,4 +311,4 @@ def two_of(option: str, value: str | None, expected: str) -> tuple[str, str] | N
 def unexpected(option: str, value: object, expected: str, **params: Any) -> UsageError:
     """Return the error of an option; `expected` is the code of what was expected."""
     wanted = message(expected, **params)
-    return UsageError.saying("cli.option", option=option, value=repr(value), expected=wanted)
+    return UsageError.saying("error.expected", name=option, value=value, what=wanted)

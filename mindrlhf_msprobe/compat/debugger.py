@@ -66,13 +66,11 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     _check_keys(where, settings)
     task, level = settings.get("task"), settings.get("level")
     if task in _OTHER_TASKS:
-        either = message("config.either", choices=TASKS)
-        raise ConfigError.saying("error.task", where=where, task=task, join=either)
+        raise _of_msprobe(where, "task", task, TASKS)
     task = _one_of(where, "task", task, TASKS) or TASKS[0]
     of_gradients = task == "grad_probe"
     if level in ("L2", "debug") and not of_gradients:  # which has no level in msprobe
-        either = message("config.either", choices=LEVELS)
-        raise ConfigError.saying("error.level", where=where, level=level, level2=either)
+        raise _of_msprobe(where, "level", level, LEVELS)
     if not of_gradients:
         _one_of(where, "level", level, LEVELS)
     section = settings.get(task) or {}
@@ -100,13 +98,20 @@ def probe_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _of_msprobe(where: str, name: str, value: Any, offered: Sequence[str]) -> ConfigError:
+    expected = message("config.either", choices=offered)
+    given = {"where": where, "name": name, "value": value, "expected": expected}
+    return ConfigError.saying("error.of_msprobe", **given)
+
+
 def _read(path: Any) -> dict[str, Any]:
     if not isinstance(path, (str, Path)):
         raise ConfigError.saying("error.config_path", path=path)
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError.saying("error.no_config_json", path=path) from None
+        file = message("error.mapping_file", kind="config.json")
+        raise ConfigError.saying("error.no_such_file", path=path, file=file) from None
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError.saying("error.unread_json", path=path, error=error) from None
     if not isinstance(content, dict):

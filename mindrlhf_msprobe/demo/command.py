@@ -139,14 +139,12 @@ class DemoPlan:
         """
         if arguments.steps < 1:
             more = message("demo.one_or_more")
-            raise UsageError.saying(
-                "cli.option", option="--steps", value=arguments.steps, expected=more
-            )
+            given = {"name": "--steps", "value": arguments.steps}
+            raise UsageError.saying("error.expected", **given, what=more)
         if not 0 <= arguments.seed < 2**32:
             seeds = f"0 … {2**32 - 1}"
-            raise UsageError.saying(
-                "cli.option", option="--seed", value=arguments.seed, expected=seeds
-            )
+            given = {"name": "--seed", "value": arguments.seed}
+            raise UsageError.saying("error.expected", **given, what=seeds)
         from_step = arguments.fault_step
         if from_step is None:
             from_step = min(1, arguments.steps - 1)

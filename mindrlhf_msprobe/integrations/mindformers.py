@@ -232,9 +232,8 @@ class ProbeCallback(Callback):
         phases, phase = self._config.phase_table(), self._phase_name
         if phase not in phases:
             hint, known = nearest_of(str(phase), phases), ", ".join(phases)
-            raise UsageError.saying(
-                "error.callback_phase", phase=repr(phase), nearest=hint, known=known
-            )
+            call = f"ProbeCallback(phase={phase!r})"
+            raise UsageError.saying("error.unknown_phase", call=call, nearest=hint, known=known)
         self._phase = phases[phase]
         self._configured = True
 

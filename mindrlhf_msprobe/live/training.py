@@ -274,7 +274,7 @@ def _check_run(path: str, dump_path: str) -> None:
     """
     root = Path(path).expanduser()
     if root.resolve() == Path(dump_path).expanduser().resolve():
-        raise RunError.saying("error.compare_to_itself", path=path)
+        raise RunError.saying("error.run_itself", key="compare_to", path=path)
     worlds = [manifest.get("world") for manifest in open_run(root).manifests]
     sizes = {world.get("size") for world in worlds if isinstance(world, dict)} - {None}
     own = world_of()["size"]

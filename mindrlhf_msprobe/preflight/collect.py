@@ -350,9 +350,8 @@ def _check_file(path: Path, overwrite: bool) -> None:
     refuse(output_of(path))
     above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     if not (above.is_dir() and os.access(above, os.W_OK)):
-        raise RunError.saying(
-            "replay.unwritten", path=path, why=message("collect.above", above=above)
-        )
+        why = message("collect.above", above=above)
+        raise RunError.saying("error.file_unwritten", path=path, why=why)
 
 
 def named_paths(option: str, given: Sequence[str]) -> dict[str, Path]:

@@ -19,6 +19,7 @@ from mindrlhf_msprobe.findings.accuracy import (
     ReplayedOperators,
 )
 from mindrlhf_msprobe.report.answer import Lines, capped
+from mindrlhf_msprobe.report.checks import not_read
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import CLOSE, DIFFERS, PLAIN, SUSPICIOUS, Column, Sheet
 from mindrlhf_msprobe.report.terminal import padded
@@ -60,10 +61,7 @@ def lines_of(found: AccuracyResult) -> Lines:
     lines += [say("accuracy.ranked"), capped(ranked, _MOST_ROWS)]
     missing = sorted(found.not_computed, key=lambda one: not one.needed)
     lines += capped(missing, _MOST_REASONS, show=partial(say, "accuracy.not_computed"))
-    if found.problems:
-        lines.append(say("checks.not_read", count=len(found.problems)))
-        lines.append([*map(in_words, found.problems[:_MOST_REASONS])])
-    return lines
+    return [*lines, *not_read(found.problems, _MOST_REASONS)]
 
 
 def _named(one: RankedTensor) -> str:
@@ -110,8 +108,8 @@ _COLOURS = {Accuracy.WRONG: DIFFERS, Accuracy.UNDECIDED: CLOSE, Accuracy.ORDINAR
 def sheets_of(found: AccuracyResult) -> list[Sheet]:
     """Return the sheets of accuracy_check.xlsx, in the language spoken."""
     return [
-        Sheet.of_items("ranked", _RANKED, found.ranked, lambda one: _COLOURS[one.opinion]),
-        Sheet.of_items("not computed", _NOT, found.not_computed, lambda one: SUSPICIOUS),
+        Sheet("ranked", _RANKED, found.ranked, lambda one: _COLOURS[one.opinion]),
+        Sheet("not computed", _NOT, found.not_computed, lambda one: SUSPICIOUS),
     ]
 
 
@@ -171,9 +169,7 @@ def replayed_at(output: Path, operators: Sequence[ReplayedOperator] = ()) -> Out
     Raises:
         OutputError: it is no directory.
     """
-
-    def sheets() -> list[Sheet]:
-        columns = ("operators", _COLUMNS, operators)
-        return [Sheet.of_items(*columns, lambda one: _REPLAYED_COLOURS.get(one.verdict, PLAIN))]
-
-    return workbook(workbook_path(output, FILE), _COLUMNS, sheets)
+    sheet = Sheet(
+        "operators", _COLUMNS, operators, lambda one: _REPLAYED_COLOURS.get(one.verdict, PLAIN)
+    )
+    return workbook(workbook_path(output, FILE), _COLUMNS, lambda: [sheet])

@@ -20,12 +20,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Headline(str):
-    """What was found, in one line: what a reader is to see first, wherever it stands."""
-
-    __slots__ = ()
-
-
 class Code(str):
     """A line to copy, as it is: settings, a command; or one of a picture or of a program.
 
@@ -109,7 +103,7 @@ class Answer:
 
     Attributes:
         code: the exit code: the outcome.
-        lines: makes what people read: a headline first, the place and the cause under it.
+        lines: makes what people read: where it is, of which kind it is and what to do come first.
         content: makes what programs read, plain JSON values.
         tables: makes the sheets of its workbook.
         page: makes what its page shows, by the names of a page's parts.
@@ -164,3 +158,8 @@ def capped(
     left = len(whole) - most
     rest = [f"{say(more, count=left)}{where}"] if left > 0 else []
     return [*map(show, whole[:most]), *rest]
+
+
+def listed(head: str, items: Sequence[str]) -> Lines:
+    """Return a line and what stands under it; nothing where that is nothing."""
+    return [head, items] if items else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -13,9 +13,9 @@ from typing import Any
 from mindrlhf_msprobe.common.printable import printable_json, shortened
 from mindrlhf_msprobe.findings import VERDICT_FILE, Finding, Status
 from mindrlhf_msprobe.findings.checkpoints import CheckpointComparison
-from mindrlhf_msprobe.report.answer import Fact, Lines, capped
+from mindrlhf_msprobe.report.answer import Fact, Lines, capped, listed
 from mindrlhf_msprobe.report.messages import say, text_of
-from mindrlhf_msprobe.report.sheets import Column, Sheet, Table, colour_of_finding
+from mindrlhf_msprobe.report.sheets import Column, Sheet, Table, colour_of_finding, rows_of_facts
 from mindrlhf_msprobe.report.staging import SIMILARITY_FILE, fingerprint, staged
 from mindrlhf_msprobe.report.workbook import BITWISE, shape_of, write_tables
 from mindrlhf_msprobe.storage.arrays.atomic import dump_lines, write_atomic
@@ -72,17 +72,15 @@ def lines_of(found: CheckpointComparison, seconds: float) -> Lines:
     return [*lines, say("checkpoint.summary", found, seconds=seconds, counts=counts)]
 
 
-def _group(name: str, findings: Sequence[Finding], **params: str) -> Iterator[Any]:
-    """Yield a heading; under it the findings furthest apart, or the first ones."""
-    if not findings:
-        return
-    yield say(f"checkpoint.{name}", count=len(findings), **params)
+def _group(name: str, findings: Sequence[Finding], **params: str) -> Lines:
+    """Return a heading; under it the findings furthest apart, or the first ones."""
+    head = say(f"checkpoint.{name}", count=len(findings), **params)
 
     def nearness(finding: Finding) -> float:
         distance = finding.distance if finding.metrics is not None else None
         return -math.inf if distance is None or math.isnan(distance) else -distance
 
-    yield capped(sorted(findings, key=nearness), _MOST_SHOWN, show=_finding)
+    return listed(head, capped(sorted(findings, key=nearness), _MOST_SHOWN, show=_finding))
 
 
 def _finding(finding: Finding) -> str:
@@ -118,7 +116,7 @@ def _measured(name: str) -> Callable[[Finding], Any]:
     return lambda finding: None if finding.metrics is None else show(finding)
 
 
-_VERDICT = (Column("section", 14), Column("item", 44), Column("value", 100))
+_VERDICT = (Column("section", 14, words=True), Column("item", 44), Column("value", 100))
 _PARAMETERS = (
     Column("record", 60),
     Column("rank", 7),
@@ -166,9 +164,7 @@ def write_checkpoints(
         OutputError: the directory cannot be written, or holds a file of one of these names that no
             comparison wrote.
     """
-    verdict = Sheet.of_facts(
-        "verdict", _VERDICT, (one.row for one in facts_of(comparison) if one.row)
-    )
+    verdict = Sheet("verdict", _VERDICT, rows_of_facts(facts_of(comparison)))
     sheets = [verdict, _parameters("parameters", comparison.weights)]
     for name, findings in (("optimizer", comparison.optimizer), ("texts", comparison.texts)):
         sheets += [_parameters(name, findings)] if findings else []
@@ -187,5 +183,5 @@ def write_checkpoints(
     return written
 
 
-def _parameters(name: str, findings: Iterable[Finding]) -> Sheet:
-    return replace(Sheet.of_items(name, _PARAMETERS, findings, colour_of_finding), frozen=_FROZEN)
+def _parameters(name: str, findings: Sequence[Finding]) -> Sheet:
+    return Sheet(name, _PARAMETERS, findings, colour_of_finding, frozen=_FROZEN)

@@ -23,7 +23,7 @@ from mindrlhf_msprobe.findings.health import (
     Severity,
     json_values,
 )
-from mindrlhf_msprobe.report.answer import Code, Fact, Head, Lines, capped
+from mindrlhf_msprobe.report.answer import Code, Fact, Head, Lines, capped, listed
 from mindrlhf_msprobe.report.comparison import next_step_of, settings_in_one_line, stopped_at
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import (
@@ -74,9 +74,7 @@ def lines_of(
         lines += [run_headline(run), stopped, *_findings(run.findings)]
         if (left := len(run.findings) - _MOST_FINDINGS) > 0:
             lines.append([say("console.more", count=left)])
-        if run.problems:
-            lines.append(say("checks.not_read", count=len(run.problems)))
-            lines.append(capped(map(in_words, run.problems), _MOST_LINES))
+        lines += not_read(run.problems, _MOST_LINES)
         if line := not_checked_in_one_line(run.not_checked):
             lines.append(line if not_checked else say("checks.lists_them", line=line))
         whys: dict[str, list[str]] = {}
@@ -91,6 +89,12 @@ def lines_of(
     if seconds is not None:
         lines.append(say("checks.took", runs=len(results.runs), seconds=seconds))
     return lines
+
+
+def not_read(problems: Sequence[Message], most: int) -> Lines:
+    """Return what of a run could not be read."""
+    head = say("checks.not_read", count=len(problems))
+    return listed(head, capped(map(in_words, problems), most))
 
 
 def run_headline(run: CheckResult) -> str:
@@ -221,18 +225,19 @@ def _findings(findings: Sequence[CheckFinding]) -> Iterator[Any]:
 def _finding(finding: CheckFinding) -> Lines:
     name = finding.place.record or finding.place.entry or finding.place.key
     lines: list[Any] = [shortened(name, _LONGEST)] if name else []
-    lines += filter(None, (in_words(finding.said), say("checks.again", finding)))
+    lines.append(in_words(finding.said))
+    if causes := _causes(finding)[:_MOST_CAUSES]:
+        lines.append(say("checks.causes", causes=" ".join(causes)))
+    if finding.next_step is not None:
+        lines.append(Code(next_step_of(finding.next_step), words=say("checks.look_closer")))
+    lines += filter(None, [say("checks.again", finding)])
     shown = (
         f"· {_noted(one)}{shortened(_named(one, finding), _LONGEST)}  {_values(one)}"
         for one in finding.evidence
     )
     lines += capped(shown, _MOST_EVIDENCE)
-    if causes := _causes(finding)[:_MOST_CAUSES]:
-        lines.append(say("checks.causes", causes=" ".join(causes)))
     for number, frame in enumerate(finding.stack[:_MOST_FRAMES]):
         lines.append(Code(frame.strip(), words=" " if number else say("checks.stack")))
-    if finding.next_step is not None:
-        lines.append(Code(next_step_of(finding.next_step), words=say("checks.look_closer")))
     if followers := finding.followed_by:
         left = len(followers) - _MOST_FINDINGS
         more = [say("console.more", count=left)] if left > 0 else []
@@ -362,14 +367,13 @@ def check_sheets(results: CheckResults) -> list[Sheet]:
     rest: list[Row] = []
     for run in results.runs:
         rest += [
-            (PLAIN, (run.path, "not checked", one.rule, in_words(one.why)))
-            for one in run.not_checked
+            Row((run.path, "not checked", one.rule, in_words(one.why))) for one in run.not_checked
         ]
-        rest += [(PLAIN, (run.path, "not read", "", in_words(one))) for one in run.problems]
-        rest += [(PLAIN, (run.path, "checked", name, "")) for name in run.checked]
+        rest += [Row((run.path, "not read", "", in_words(one))) for one in run.problems]
+        rest += [Row((run.path, "checked", name, "")) for name in run.checked]
     return [
-        Sheet.of_items("checks", _COLUMNS, rows, lambda one: _COLOURS[one.finding.severity]),
-        Sheet.ours("not checked", _REST, rest),
+        Sheet("checks", _COLUMNS, rows, lambda one: _COLOURS[one.finding.severity]),
+        Sheet("not checked", _REST, rest),
     ]
 
 
@@ -407,8 +411,8 @@ def _benchmark(ranked: Sequence[dict[str, Any]]) -> Sheet:
     for row in ranked:
         values = [row[column.header] for column in _BENCHMARK_COLUMNS]
         shown = [str(tuple(value)) if isinstance(value, list) else value for value in values]
-        rows.append((PLAIN if row["consistent"] else SUSPICIOUS, shown))
-    return Sheet.from_rows(STEM, _BENCHMARK_COLUMNS, rows)
+        rows.append(Row(shown, PLAIN if row["consistent"] else SUSPICIOUS))
+    return Sheet(STEM, _BENCHMARK_COLUMNS, rows, ours=False)
 
 
 def ranking(runs: Iterable[Run]) -> list[dict[str, Any]]:

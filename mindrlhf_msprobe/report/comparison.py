@@ -27,7 +27,7 @@ from mindrlhf_msprobe.findings import (
     Verdict,
     Weights,
 )
-from mindrlhf_msprobe.report.answer import Code, Fact, Head, Headline, Lines, as_text, capped, texts
+from mindrlhf_msprobe.report.answer import Code, Fact, Head, Lines, as_text, capped, texts
 from mindrlhf_msprobe.report.messages import paragraph, say
 from mindrlhf_msprobe.report.preflight import difference_line, merged, preflight_lines, weights_line
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
@@ -309,26 +309,28 @@ def lines_of(comparison: Comparison, seconds: float | None = None, replay: str =
         if fact.line:
             told[fact.about].append(fact.line)
     preflight = preflight_lines(comparison.preflight, more)
-    lines: list[Any] = [*told["stops"], *preflight, *headline(verdict)]
+    lines: list[Any] = [*told["stops"], *headline(verdict)]
     if first is not None:
         # Where a setting can explain key data, the settings are named instead of "data".
         explained = first.is_explained and first.cause is Cause.DATA
         cause = {"cause": first.cause.value, "explanation": first.explanation}
         says = first.explanation if explained else say("console.cause", **cause)
-        lines += [[origin_in_words(first), says, *told["evidence"]], *told["agreed"]]
+        lines.append([origin_in_words(first), says, *told["evidence"]])
         if checks := told["check_first"]:
             in_verdict = say("console.in_verdict", file=VERDICT_FILE)
             lines += [*told["checks"], capped(checks, _LINES, where=in_verdict)]
-        lines += _spread(verdict)
+        lines += _look_closer(comparison, first)
+        lines += [Code(replay, words=say("replay.command"))] * bool(replay)
+        lines += [*preflight, *told["agreed"], *_spread(verdict)]
         ranks = told["ranks"]
         if len(ranks) > _RANKS:
             left = say("console.more", count=len(ranks) - _RANKS)
             ranks = [*ranks[: _RANKS - 1], f"{left}{more}", ranks[-1]]
         lines += [say("console.ranks", line=line) for line in ranks]
-        lines += _look_closer(comparison, first)
-        lines += [Code(replay, words=say("replay.command"))] * bool(replay)
         if verdict.non_finite.records and not told["suspicious"]:
             lines.append(say("console.agree_non_finite", non_finite=_non_finite(verdict)))
+    else:
+        lines += preflight
     lines += told["suspicious"]
     for words in told["earlier"]:
         end = "" if words.endswith("。") else "。" if language() == "zh" else "."
@@ -369,7 +371,7 @@ def headline(verdict: Verdict) -> Lines:
         "close": verdict.counts.get("within_tolerance", 0),
         "place": "" if first is None else occasion_in_words(first),
     }
-    line = Headline(say(f"console.{kind}", verdict, **known))
+    line = say(f"console.{kind}", verdict, **known)
     if kind != "unread":
         return [line]
     return [line, capped(verdict.unread, _LINES), say("console.restore")]

@@ -10,7 +10,7 @@ from pathlib import Path
 from xxhash import xxh3_64_hexdigest
 
 from mindrlhf_msprobe.common.printable import printable
-from mindrlhf_msprobe.report.answer import Code, Headline, Lines, Rows
+from mindrlhf_msprobe.report.answer import Code, Lines, Rows
 
 #: The last line: the hash of what stands before it.
 _MARK = re.compile(rb"<!-- mindrlhf_msprobe ([0-9a-f]{16}) -->\n\Z")
@@ -26,13 +26,8 @@ _CALLS = re.compile(r"@(?=\w)")  # whom it names would get a mail
 def as_markdown(lines: Lines) -> str:
     """Return an answer as a Markdown document: its headline, a list, tables and code."""
     head: list[str] = []
-    first = next((n for n, line in enumerate(lines) if isinstance(line, Headline)), 0)
-    if lines and isinstance(line := lines[first], str):
-        under = first + 1
-        while under < len(lines) and not isinstance(lines[under], (str, Rows)):
-            under += 1
-        head = [f"**{_escaped(line)}**", ""]
-        lines = [*lines[first + 1 : under], *lines[:first], *lines[under:]]
+    if lines and isinstance(first := lines[0], str):
+        head, lines = [f"**{_escaped(first)}**", ""], lines[1:]
     text = "\n".join([*head, *_listed(lines, ""), "", ""])
     return f"{text}<!-- mindrlhf_msprobe {xxh3_64_hexdigest(text.encode())} -->\n"
 

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.common.message import in_words
 from mindrlhf_msprobe.common.printable import shortened
-from mindrlhf_msprobe.findings.mismatch import Agreement, Cause, Mismatch, Mismatches, Stage
+from mindrlhf_msprobe.findings.mismatch import Agreement, Cause, Mismatch, Mismatches
 from mindrlhf_msprobe.phases import ROLLOUT_CORR
-from mindrlhf_msprobe.report.answer import Answer, Code, Fact, Head, Lines, capped
+from mindrlhf_msprobe.report.answer import Answer, Code, Fact, Head, Lines, capped, listed
 from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import CLOSE, DIFFERS, PLAIN, SUSPICIOUS, Column, Row, Sheet
 from mindrlhf_msprobe.report.trends import metric_files
@@ -79,6 +79,29 @@ def _apart(one: Mismatch) -> float:
     return max((stage.apart for stage in one.stages), default=0.0)
 
 
+def facts_of(one: Mismatch) -> list[Fact]:
+    """Return what is found at one step and rank: what console, page and table show of it, once.
+
+    The lines are: which value is the first (`first`), of which kind the `cause` is, each
+    `conclusion`, how `far` the values are apart, and each `note`.
+    """
+    facts, status = [], one.status.value
+    if one.first is not None:
+        facts.append(Fact("first", shortened(one.first.name, _LONGEST)))
+    if one.cause is not None:
+        facts.append(Fact("cause", say("mismatch.cause", one)))
+    for said in map(in_words, one.said):
+        facts.append(Fact("conclusion", said, ("conclusion", status, said)))
+    if one.first is not None:
+        facts.append(Fact("far", say("mismatch.apart", one.first)))
+        facts += [Fact("far", say("mismatch.worst", token)) for token in one.first.worst[:1]]
+    for name, why in one.not_compared:
+        facts.append(Fact("not compared", row=("not compared", name, in_words(why))))
+    for note in map(in_words, one.notes):
+        facts.append(Fact("note", say("console.note", line=note), ("note", "", note)))
+    return facts
+
+
 def headline(one: Mismatch, status: Agreement) -> str:
     """Return whether both phases agree, in one line."""
     return say(f"mismatch.headline_{status.value}", one)
@@ -94,47 +117,37 @@ def head_of(found: Mismatches) -> Head:
         sentence=None if one.first is None else one.first.name,
         cause=one.cause and f"mismatch_{one.cause.value}",
         place={"view": "mismatch", "step": one.step, "rank": one.rank},
-        facts=[Fact("said", in_words(said)) for said in one.said],
+        facts=[fact for fact in facts_of(one) if fact.about == "conclusion"],
         counts=[(status.value, n, status.tone) for status, n in counts.items()],
     )
 
 
 def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
+    facts = facts_of(one)
     yield headline(one, status)
-    under = [] if one.first is None else [shortened(one.first.name, _LONGEST)]
-    under += [] if one.cause is None else [say("mismatch.cause", one)]
-    under += map(in_words, one.said)
-    under += [] if one.first is None else how_far(one.first)
+    under = [fact.line for fact in facts if fact.line and fact.about != "note"]
     if one.cause is Cause.SAMPLING:
         under += [say("mismatch.worst_sampled", token) for token in one.sampled[:1]]
     yield under
-    if origins := [stage for stage in one.origins if stage is not one.first]:
-        yield say("mismatch.origins")
-        yield capped(origins, _MOST_BEGINNINGS, show=partial(say, "mismatch.origin"))
+    origins = (stage for stage in one.origins if stage is not one.first)
+    shown = capped(origins, _MOST_BEGINNINGS, show=partial(say, "mismatch.origin"))
+    yield from listed(say("mismatch.origins"), shown)
     yield from _growth(one)
     if one.experts:
         apart = [of for of in one.experts if of.others]
         yield say("mismatch.routers", routers=len(one.experts), apart=len(apart))
         yield capped(apart, _MOST_LAYERS, show=partial(say, "mismatch.of_router"))
     yield from _weights(one)
-    names = [name for name in _METRICS if f"rollout_corr/{name}" in one.metrics]
-    if names:
-        yield say("mismatch.metrics")
-        yield [
-            f"rollout_corr/{name:<24} {one.metrics[f'rollout_corr/{name}']:.4g}" for name in names
-        ]
-    notes = (say("mismatch.note", note=in_words(note)) for note in one.notes)
-    yield from capped(notes, _MOST_NOTES)
+    metrics = [
+        f"rollout_corr/{name:<24} {one.metrics[f'rollout_corr/{name}']:.4g}"
+        for name in _METRICS
+        if f"rollout_corr/{name}" in one.metrics
+    ]
+    yield from listed(say("mismatch.metrics"), metrics)
+    yield from capped((fact.line for fact in facts if fact.about == "note"), _MOST_NOTES)
     if one.tokens:
         compared, left = len(one.stages), len(one.not_compared)
         yield say("mismatch.scope", one, values=compared, left=left)
-
-
-def how_far(stage: Stage) -> Iterator[str]:
-    """Yield how far a value is apart in both phases, and the token where it is furthest."""
-    yield say("mismatch.apart", stage)
-    for token in stage.worst[:1]:
-        yield say("mismatch.worst", token)
 
 
 def _growth(one: Mismatch) -> Iterator[Any]:
@@ -264,25 +277,20 @@ def _sheets(found: Mismatches) -> list[Sheet]:
         pairs = ((one, of.items() if isinstance(of, Mapping) else of) for one, of in held)
         return [_Of(one, shown) for one, of in pairs for shown in of]
 
-    experts = Sheet.of_items(
-        *("experts", _EXPERTS, each("experts")), lambda one: DIFFERS if one.shown.others else PLAIN
-    )
-    rest: list[Row] = []
-    for one in found.found:
-        place = one.step, one.rank
-        rest += [(PLAIN, (*place, "conclusion", one.status.value, in_words(s))) for s in one.said]
-        rest += [
-            (PLAIN, (*place, "not compared", name, in_words(why))) for name, why in one.not_compared
-        ]
-        rest += [(PLAIN, (*place, "note", "", in_words(note))) for note in one.notes]
+    experts = each("experts")
+    remarks = [(one, fact.row) for one in found.found for fact in facts_of(one) if fact.row]
     return [
-        Sheet.of_items("values", _VALUES, each("stages"), _colour),
-        Sheet.of_items("weights", _WEIGHTS, each("weights"), lambda one: DIFFERS),
-        Sheet.of_items("metrics", _METRIC, each("metrics")),
-        Sheet.of_items("worst sampled tokens", _SAMPLED, each("sampled")),
-        *([experts] if experts.count else []),
-        Sheet.ours("remarks", _REST, rest),
+        Sheet("values", _VALUES, each("stages"), _colour),
+        Sheet("weights", _WEIGHTS, each("weights"), lambda one: DIFFERS),
+        Sheet("metrics", _METRIC, each("metrics")),
+        Sheet("worst sampled tokens", _SAMPLED, each("sampled")),
+        *([Sheet("experts", _EXPERTS, experts, _colour_of_experts)] if experts else []),
+        Sheet("remarks", _REST, [Row((one.step, one.rank, *row)) for one, row in remarks]),
     ]
+
+
+def _colour_of_experts(one: _Of) -> str:
+    return DIFFERS if one.shown.others else PLAIN
 
 
 def _colour(one: _Of) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from mindrlhf_msprobe.common.message import TEXT, Message, message
 from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.findings import STAND_INS, Comparison, Difference, Preflight, Weights
-from mindrlhf_msprobe.report.answer import Lines, capped
+from mindrlhf_msprobe.report.answer import Lines, capped, listed
 from mindrlhf_msprobe.report.messages import say, text_of
 
 _LINES = 6
@@ -131,8 +131,7 @@ def preflight_lines(preflight: Preflight, more: str = "") -> Lines:
         for difference in in_order(preflight.differences)
         if not (difference.section == INITIAL_WEIGHTS and difference.setting in shown)
     ]
-    few = capped(lines, _LINES, where=more)
-    return [say("console.before_any_tensor"), few] if lines else []
+    return listed(say("console.before_any_tensor"), capped(lines, _LINES, where=more))
 
 
 def preflight_shown(comparison: Comparison) -> dict[str, Any]:
@@ -184,5 +183,5 @@ def compared_lines(found: Preflight, sides: tuple[str, str]) -> Lines:
     a, b = sides
     head = say("collect.different", count=count) if count else say("collect.same")
     notes = capped(map(str, merged(found.not_compared)), _MOST_NOTES)
-    unknown = [say("collect.not_compared"), notes] if notes else []
+    unknown = listed(say("collect.not_compared"), notes)
     return [head, f"A: {a}", f"B: {b}", shown, *unknown]

@@ -17,7 +17,7 @@ from mindrlhf_msprobe.findings.proof import (
     Trial,
     Where,
 )
-from mindrlhf_msprobe.report.answer import Lines, Rows, capped
+from mindrlhf_msprobe.report.answer import Lines, Rows, capped, listed
 from mindrlhf_msprobe.report.messages import paragraph, say, text_of
 from mindrlhf_msprobe.storage.records import cell_of
 
@@ -84,9 +84,7 @@ def _concluded(found: Proof) -> list[Any]:
     if found.noise is not None:
         differ, of = found.noisy or (0, 0)
         lines.append(say("proof.noise_at", where=where_text(found.noise), differ=differ, of=of))
-    if found.evidence:
-        lines += [say("proof.rests_on"), [text_of(one) for one in found.evidence]]
-    return lines
+    return [*lines, *listed(say("proof.rests_on"), [*map(text_of, found.evidence)])]
 
 
 _ROUND_COLUMNS = ("round", "seconds", "different", "put_in", "first")
@@ -187,10 +185,8 @@ def hunt_lines(found: Hunt) -> Lines:
         lines.append([_setting(found.commit)])
     if found.rest_is_good is not None:
         lines.append(say("hunt.rest", good=found.rest_is_good))
-    undecided = [one for one in found.trials if one.result == "undecided"]
-    if undecided:
-        lines.append(say("hunt.skipped"))
-        lines.append(capped(undecided, _MOST_UNDECIDED, show=_undecided))
+    undecided = (one for one in found.trials if one.result == "undecided")
+    lines += listed(say("hunt.skipped"), capped(undecided, _MOST_UNDECIDED, show=_undecided))
     if found.trials:
         header = [say(f"hunt.column_{name}") for name in ("trial", "result", "seconds", "bad")]
         rows = [

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.findings import Finding, Keyword, Outcome, Status
+from mindrlhf_msprobe.report.answer import Fact
 from mindrlhf_msprobe.report.messages import texts_in
 from mindrlhf_msprobe.storage.layout import file_name
 
@@ -57,16 +58,18 @@ class Column:
     """One column of a table.
 
     Attributes:
-        header: what it is called; where `tables` has a text that is the same, as that in the
-            language spoken.
-        width: in characters.
+        header: what it is called; in a sheet of ours, where `tables` has a text that is the same,
+            as that in the language spoken.
+        width: in characters; 0: as wide as its header.
         cell: what it shows of an item: one of its attributes, or what a function returns; "": the
             attribute that is called like the header.
+        words: whether it holds words of ours, said as headers are: no names, texts or numbers.
     """
 
     header: str
-    width: int
+    width: int = 0
     cell: str | Callable[[Any], Any] = ""
+    words: bool = False
 
     @property
     def show(self) -> Callable[[Any], Any]:
@@ -74,8 +77,11 @@ class Column:
         return self.cell if callable(self.cell) else attrgetter(self.cell or self.header)
 
 
-#: The name of a row's colour and its values, one for each column.
-Row = tuple[str, Sequence[Any]]
+class Row(NamedTuple):
+    """A row at hand: the values of its first columns, and the name of its colour."""
+
+    values: Sequence[Any]
+    colour: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,87 +89,89 @@ class Sheet:
     """One sheet.
 
     Attributes:
-        rows: returns all rows, each time from the first.
-        count: how many there are.
+        items: what it has rows of, each a row at hand or something that the columns show; or what
+            returns them, each time from the first.
+        colour: returns the name of the colour of an item that is no row.
+        length: how many items there are, where they are returned.
         frozen: how many columns stay in sight when the others are moved.
-        stem: what a CSV file of it is called, in any language; "": as the sheet.
+        ours: whether its name, headers and words are ours, in the language spoken.
         wraps: whether the texts of wide columns are wrapped.
     """
 
     name: str
     columns: Sequence[Column]
-    rows: Callable[[], Iterable[Row]]
-    count: int
+    items: Sequence[Any] | Callable[[], Iterable[Any]] = ()
+    colour: Callable[[Any], str] = lambda item: PLAIN
+    length: int = 0
     frozen: int = 0
-    stem: str = ""
+    ours: bool = True
     wraps: bool = True
+
+    @property
+    def count(self) -> int:
+        """How many rows it has."""
+        return self.length if callable(self.items) else len(self.items)
+
+    @property
+    def title(self) -> str:
+        """What it is called in a workbook."""
+        return self._words.get(self.name, self.name)
 
     @property
     def header(self) -> list[str]:
         """What the columns are called."""
-        return [column.header for column in self.columns]
+        words = self._words
+        return [words.get(column.header, column.header) for column in self.columns]
 
-    @classmethod
-    def of_items(
-        cls,
-        name: str,
-        columns: Sequence[Column],
-        items: Iterable[Any],
-        colour: Callable[[Any], str] = lambda item: PLAIN,
-    ) -> Sheet:
-        """Return a sheet with a row for each item, in the language spoken."""
-        shown = [column.show for column in columns]
-        rows = [(colour(item), [show(item) for show in shown]) for item in items]
-        return cls.ours(name, columns, rows)
+    @property
+    def widths(self) -> list[int]:
+        """How wide the columns are, in characters."""
+        return [column.width or _width_of_header(column.header) for column in self.columns]
 
-    @classmethod
-    def of_facts(
-        cls,
-        name: str,
-        columns: Sequence[Column],
-        facts: Iterable[tuple[str, Any, Any]],
-        more: Sequence[Row] = (),
-    ) -> Sheet:
-        """Return a sheet of the rows of facts: section, item, value; those of keywords in colour.
+    @property
+    def _words(self) -> Mapping[object, str]:
+        return _labels(language())[0] if self.ours else {}
 
-        Args:
-            more: rows that stand below.
-        """
-        rows: list[Row] = []
-        for section, item, value in facts:
-            of = value if isinstance(value, Outcome) else item
-            colour = colour_of(of) if isinstance(of, (Outcome, Status)) else PLAIN
-            shown = (one.value if isinstance(one, Keyword) else one for one in (item, value))
-            rows.append((colour, (section, *shown)))
-        return cls.ours(name, columns, [*rows, *more])
-
-    @classmethod
-    def ours(cls, name: str, columns: Sequence[Column], rows: Sequence[Row]) -> Sheet:
-        """Return a sheet as `from_rows`, its name, headers and labels in the language spoken."""
-        words, counts = _labels(language())
-        shown: list[Row] = []
-        for colour, (first, *others) in rows:
-            if first in _LABELLED and others and others[0] not in _KEYWORDS:
-                # A number of ranks is not called as what is said of ranks.
-                others[0] = counts.get(others[0], words.get(others[0], others[0]))
-            shown.append((colour, (words.get(first, first), *others)))
-        named = [
-            replace(column, header=words.get(column.header, column.header)) for column in columns
-        ]
-        return replace(cls.from_rows(words.get(name, name), named, shown), stem=name)
-
-    @classmethod
-    def from_rows(cls, name: str, columns: Sequence[Column], rows: Sequence[Row]) -> Sheet:
-        """Return a sheet of rows at hand, filled up to the columns."""
-        width = len(columns)
-        full = [(colour, (*values, *[None] * (width - len(values)))) for colour, values in rows]
-        return cls(name, columns, lambda: full, len(rows))
+    def rows(self) -> Iterator[tuple[str, Sequence[Any]]]:
+        """Yield the name of each row's colour, and its values, one for each column."""
+        shown, words = [column.show for column in self.columns], self._words
+        said = [number for number, column in enumerate(self.columns) if column.words]
+        for item in self.items() if callable(self.items) else self.items:
+            if isinstance(item, Row):
+                colour = item.colour
+                values = [*item.values, *[None] * (len(shown) - len(item.values))]
+            else:
+                colour, values = self.colour(item), [show(item) for show in shown]
+            for number in said:
+                values[number] = words.get(values[number], values[number])
+            yield colour, values
 
     def part(self, start: int, stop: int) -> Sheet:
         """Return the sheet with the rows from `start` to before `stop` only."""
-        whole = self.rows
-        count = min(stop, self.count) - start
-        return replace(self, rows=lambda: islice(whole(), start, stop), count=count)
+        if not callable(self.items):
+            return replace(self, items=self.items[start:stop])
+        whole = self.items
+        length = min(stop, self.count) - start
+        return replace(self, items=lambda: islice(whole(), start, stop), length=length)
+
+
+def _width_of_header(header: str) -> int:
+    return min(60, max(10, sum(1 if char.isascii() else 2 for char in header) + 2))
+
+
+def rows_of_facts(facts: Iterable[Fact]) -> list[Row]:
+    """Return the rows of facts that have one: section, item, value; those of keywords in colour."""
+    words, counts = _labels(language())
+    rows = []
+    for section, item, value in (fact.row for fact in facts if fact.row is not None):
+        of = value if isinstance(value, Outcome) else item
+        colour = colour_of(of) if isinstance(of, (Outcome, Status)) else PLAIN
+        item, value = (one.value if isinstance(one, Keyword) else one for one in (item, value))
+        if section in _LABELLED and item not in _KEYWORDS:
+            # A number of ranks is not called as what is said of ranks.
+            item = counts.get(item, words.get(item, item))
+        rows.append(Row((section, item, value), colour))
+    return rows
 
 
 @dataclass(frozen=True)
@@ -273,7 +281,7 @@ def write_csv_files(tables: Sequence[Table], output: Path) -> list[str]:
     for index, table in sorted(enumerate(tables), key=lambda item: item[1].precedence):
         # Also where each sheet has a file of its own, so that no key takes it.
         own = take_name(names, table.stem, ".csv")
-        stems = [f"{table.stem}_{sheet.stem or sheet.name}" for sheet in table.sheets]
+        stems = [f"{table.stem}_{sheet.name}" for sheet in table.sheets]
         several = len(stems) > 1
         written[index] = [take_name(names, stem, ".csv") if several else own for stem in stems]
         for name, sheet in zip(written[index], table.sheets):

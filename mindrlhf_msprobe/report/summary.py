@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from mindrlhf_msprobe.common.language import language
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.findings import Agreement, Cause, Comparison, Preflight, Spread, Status
+from mindrlhf_msprobe.report.answer import Fact
 from mindrlhf_msprobe.report.comparison import facts_of, rounded
 from mindrlhf_msprobe.report.messages import say, text_of, texts_of
 from mindrlhf_msprobe.report.preflight import INITIAL_WEIGHTS, values_of
@@ -25,6 +25,7 @@ from mindrlhf_msprobe.report.sheets import (
     Sheet,
     colour_of,
     colour_of_finding,
+    rows_of_facts,
 )
 from mindrlhf_msprobe.report.workbook import BITWISE
 from mindrlhf_msprobe.report.xlsx import AnswerFiles
@@ -36,7 +37,7 @@ _AGREE = (SUSPICIOUS, CLOSE, PLAIN)
 _MOST_STEPS = 256  # columns; of more steps, those in which something does not agree
 #: The Chinese meaning stands beside the term: the tables' readers read Chinese first.
 _LEGEND_COLUMNS = (
-    Column("kind", 12),
+    Column("kind", 12, words=True),
     Column("name", 48),
     Column("含义", 60),
     Column("meaning", 80),
@@ -92,7 +93,7 @@ def summary_of(comparison: Comparison, links: Links | None = None) -> tuple[Shee
 
 
 _VERDICT_COLUMNS = (
-    Column("section", 12),
+    Column("section", 12, words=True),
     Column("item", 34),
     Column("value", 90),
     Column("different", 11),
@@ -113,14 +114,14 @@ _ROWS = (
 
 
 def _verdict_sheet(comparison: Comparison) -> Sheet:
-    def order(row: tuple[str, Any, Any]) -> int:
-        section, item, _ = row
+    def order(fact: Fact) -> int:
+        section, item, _ = fact.row or ("", None, None)
         name = item if section == "verdict" else section
         return _ROWS.index(name) if name in _ROWS else len(_ROWS)
 
-    found = [fact.row for fact in facts_of(comparison, table=True) if fact.row is not None]
+    found = sorted((f for f in facts_of(comparison, table=True) if f.row is not None), key=order)
     spread = [row for place in comparison.verdict.spread for row in _spread_rows(place)]
-    return Sheet.of_facts("verdict", _VERDICT_COLUMNS, sorted(found, key=order), spread)
+    return Sheet("verdict", _VERDICT_COLUMNS, [*rows_of_facts(found), *spread])
 
 
 def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
@@ -130,13 +131,13 @@ def _spread_rows(place: Spread, phase: str = "") -> Iterator[Row]:
     factor = rounded(place.factor) if place.zero is None else say("console.zero", place)
     counts = (place.different, place.compared)
     apart = (rounded(place.max_abs_err), rounded(place.max_rel_err), factor)
-    yield PLAIN, ("spread", place.place, texts_of(said) or None, *counts, *apart)
+    yield Row(("spread", place.place, texts_of(said) or None, *counts, *apart))
     for layer in place.layers:
         yield from _spread_rows(layer, place.place)
 
 
 _PREFLIGHT_COLUMNS = (
-    Column("section", 18),
+    Column("section", 18, words=True),
     Column("name", 50),
     Column("A", 40),
     Column("B", 40),
@@ -169,13 +170,11 @@ def preflight_sheet(preflight: Preflight) -> Sheet:
             yield "unknown", None, None, None, reason
 
     nothing = [(None, None, None, None, say("tables.nothing_differs"))]
-    return Sheet.ours(
-        "preflight", _PREFLIGHT_COLUMNS, [(PLAIN, row) for row in [*rows()] or nothing]
-    )
+    return Sheet("preflight", _PREFLIGHT_COLUMNS, [*map(Row, [*rows()] or nothing)])
 
 
 _COVERAGE_COLUMNS = (
-    Column("kind", 14),
+    Column("kind", 14, words=True),
     Column("what", 100),
     Column("only in", 10),
     Column("records", 12),
@@ -186,12 +185,12 @@ def _coverage_sheet(comparison: Comparison) -> Sheet:
     rows: list[Row] = []
     for gap in comparison.verdict.coverage:
         only_in = say("tables.both") if gap.only_in == "both" else gap.only_in
-        rows.append((PLAIN, ("not compared", gap.reason, only_in, gap.records)))
-    rows += [(PLAIN, ("note", note)) for note in comparison.notes]
-    rows += [(PLAIN, ("problem", problem)) for problem in comparison.problems]
+        rows.append(Row(("not compared", gap.reason, only_in, gap.records)))
+    rows += [Row(("note", note)) for note in comparison.notes]
+    rows += [Row(("problem", problem)) for problem in comparison.problems]
     if not rows:
-        rows = [(PLAIN, (None, say("tables.all_compared")))]
-    return Sheet.ours("coverage", _COVERAGE_COLUMNS, rows)
+        rows = [Row((None, say("tables.all_compared")))]
+    return Sheet("coverage", _COVERAGE_COLUMNS, rows)
 
 
 _TOLERANCE_COLUMNS = (Column("rule", 80), Column("records", 12), Column("passed only by it", 20))
@@ -202,8 +201,8 @@ def _tolerance_sheet(comparison: Comparison) -> Sheet:
     bitwise = sum(1 for finding in comparison.findings if not finding.compared_by)
     if comparison.agreements:  # which say nothing of it
         bitwise = comparison.verdict.compared - sum(rule.records for rule in comparison.rules)
-    rows = [(PLAIN, row) for row in (*used, (BITWISE, bitwise))]
-    return Sheet.ours("tolerance", _TOLERANCE_COLUMNS, rows)
+    rows = [*map(Row, (*used, (BITWISE, bitwise)))]
+    return Sheet("tolerance", _TOLERANCE_COLUMNS, rows)
 
 
 def overview_sheet(comparison: Comparison, links: Links) -> Sheet:
@@ -221,12 +220,12 @@ def overview_sheet(comparison: Comparison, links: Links) -> Sheet:
     for what, cells in counts.items():
         link = links.get(what, "")
         of_steps = (_cell(cells.get(step), link) for step in shown)
-        rows.append((PLAIN, (Cell(what[1], link=link), *of_steps)))
+        rows.append(Row((Cell(what[1], link=link), *of_steps)))
     if len(shown) < len(steps):
         left = say("tables.further_steps", number=len(steps) - len(shown))
-        rows.append((PLAIN, (left,)))
+        rows.append(Row((left,)))
     columns = (Column("phase or key", 44), *(Column(f"step {step}", 11) for step in shown))
-    return replace(Sheet.ours("overview", columns, rows), frozen=1)
+    return Sheet("overview", columns, rows, frozen=1)
 
 
 def _counts_of_tables(comparison: Comparison) -> dict[tuple[str, str], dict[int, Counter[str]]]:
@@ -277,11 +276,11 @@ def legend_sheet() -> Sheet:
             rows.append(_legend_row(kind, called, code))
     rows += [_legend_row("cause", cause.value, f"cause_{cause.value}") for cause in Cause]
     if language() == "zh":
-        short = [(colour, values[:3]) for colour, values in rows]
-        return Sheet.ours("legend", _LEGEND_IN_CHINESE, short)
-    return Sheet.ours("legend", _LEGEND_COLUMNS, rows)
+        short = [row._replace(values=row.values[:3]) for row in rows]
+        return Sheet("legend", _LEGEND_IN_CHINESE, short)
+    return Sheet("legend", _LEGEND_COLUMNS, rows)
 
 
 def _legend_row(kind: str, name: str, code: str, colour: str = PLAIN) -> Row:
     meaning = message(f"legend.{code}")
-    return colour, (kind, name, text_of(meaning, "zh"), text_of(meaning, "en"))
+    return Row((kind, name, text_of(meaning, "zh"), text_of(meaning, "en")), colour)

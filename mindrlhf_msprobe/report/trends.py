@@ -26,7 +26,7 @@ import numpy as np
 from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.phases import ROLLOUT_CORR
-from mindrlhf_msprobe.report.answer import Code, Lines, capped
+from mindrlhf_msprobe.report.answer import Code, Lines, capped, listed
 from mindrlhf_msprobe.report.messages import say, texts_of
 from mindrlhf_msprobe.report.sheets import clean, harmless
 from mindrlhf_msprobe.storage import layout
@@ -144,9 +144,8 @@ def series_lines(
     blocks: list[Lines] = [[*_block(of_runs, runs)] for of_runs in sides[:most]]
     if len(sides) > most:
         blocks.append([say("trend.more_series", count=len(sides) - most)])
-    if lines := [say("unread.at", path=one.name, why=one.why) for one in missing]:
-        blocks.append([say("trend.not_available"), lines])
-    return _apart(blocks)
+    lines = [say("unread.at", path=one.name, why=one.why) for one in missing]
+    return _apart([*blocks, listed(say("trend.not_available"), lines)])
 
 
 def _apart(blocks: Sequence[Lines]) -> Lines:

@@ -30,7 +30,6 @@ from mindrlhf_msprobe.report.messages import say
 from mindrlhf_msprobe.report.sheets import (
     Column,
     Percent,
-    Row,
     Sheet,
     Table,
     clean,
@@ -44,18 +43,7 @@ _INDEX = re.compile(r"0|[1-9][0-9]{0,9}")
 BITWISE = "bitwise"
 
 _Cell = Callable[[Finding], Any]
-_WIDE = 60  # characters of names and texts
-#: As long as what they usually say. Bench Name is mostly NPU Name; all that is frozen must fit.
-_WIDTHS = {"status": 17, "suspicion": 26, "Bench Name": 30}
-_SENTENCES = ("note", "Err_message", "NPU_Stack_Info")
-
-
-def _column(header: str, cell: str | _Cell = "") -> Column:
-    """Return a column as wide as its header, or as what it usually holds."""
-    width = min(60, max(10, sum(1 if char.isascii() else 2 for char in header) + 2))
-    if header.endswith("Name") or header.startswith("text") or header in _SENTENCES:
-        width = _WIDE
-    return Column(header, _WIDTHS.get(header, width), cell)
+_NAME = 60  # characters of a name or a text
 
 
 def _metric(name: str) -> _Cell:
@@ -134,13 +122,13 @@ def _is_number(value: Any) -> bool:
 
 def _both(name: str, show: Callable[[str], str | _Cell]) -> tuple[Column, ...]:
     """Return a column for each side: of A with a 1 behind its name, of B with a 2."""
-    return _column(f"{name}1", show("a")), _column(f"{name}2", show("b"))
+    return Column(f"{name}1", cell=show("a")), Column(f"{name}2", cell=show("b"))
 
 
 #: Texts that were saved, e.g. prompts and responses.
 TEXT_COLUMNS = (
-    _column("text1", lambda f: f.a.value if isinstance(f.a.value, str) else None),
-    _column("text2", lambda f: f.b.value if isinstance(f.b.value, str) else None),
+    Column("text1", _NAME, lambda f: f.a.value if isinstance(f.a.value, str) else None),
+    Column("text2", _NAME, lambda f: f.b.value if isinstance(f.b.value, str) else None),
 )
 
 
@@ -151,27 +139,27 @@ def _message(finding: Finding) -> str:
 
 
 #: How a record compares: beside what it is called, where it stays in sight.
-_OUTCOME: tuple[Column, ...] = (_column("status", "status.value"), _column("suspicion"))
+_OUTCOME: tuple[Column, ...] = (Column("status", 17, "status.value"), Column("suspicion", 26))
 #: By what it was compared; last in every table.
-_COMPARED_BY: tuple[Column, ...] = (_column("tolerance", lambda f: f.tolerance or BITWISE),)
+_COMPARED_BY: tuple[Column, ...] = (Column("tolerance", cell=lambda f: f.tolerance or BITWISE),)
 
 _SAVE: tuple[Column, ...] = (
-    _column("step"),
-    _column("rank"),
-    _column("micro_step"),
-    _column("id", lambda f: int(f.path) if _INDEX.fullmatch(f.path) else f.path or 0),
+    Column("step"),
+    Column("rank"),
+    Column("micro_step"),
+    Column("id", cell=lambda f: int(f.path) if _INDEX.fullmatch(f.path) else f.path or 0),
 )
 _COMPARED_KEYS: tuple[Column, ...] = (
     *_both("shape", shape_of),
-    _column("相同元素百分比(%)", _metric("equal_percent")),
-    _column("首个不匹配元素索引", _metric("first_mismatch")),
-    _column("最大绝对误差", _metric("max_abs_err")),
-    _column("最大相对误差", _metric("max_rel_err")),
-    _column("误差在千分之一内元素占比(%)", _metric("within_1e3_percent")),
-    _column("误差在百分之一内元素占比(%)", _metric("within_1e2_percent")),
+    Column("相同元素百分比(%)", cell=_metric("equal_percent")),
+    Column("首个不匹配元素索引", cell=_metric("first_mismatch")),
+    Column("最大绝对误差", cell=_metric("max_abs_err")),
+    Column("最大相对误差", cell=_metric("max_rel_err")),
+    Column("误差在千分之一内元素占比(%)", cell=_metric("within_1e3_percent")),
+    Column("误差在百分之一内元素占比(%)", cell=_metric("within_1e2_percent")),
 )
 _OF_KEYS: tuple[Column, ...] = (
-    _column("note"),
+    Column("note", _NAME),
     *_both("dtype", "{}.dtype".format),
     *_both("max", _largest),
     *_both("min", "{}.min".format),
@@ -184,51 +172,51 @@ KEY_DATA_COLUMNS = _SAVE + _OUTCOME + _COMPARED_KEYS + _OF_KEYS
 SINGLE_COMPARATOR_COLUMNS = _SAVE + _COMPARED_KEYS + _OUTCOME + _OF_KEYS
 
 _PLACE: tuple[Column, ...] = (
-    _column("NPU Name", "b.name"),
+    Column("NPU Name", _NAME, "b.name"),
     *_OUTCOME,
-    _column("Bench Name", "a.name"),
-    _column("NPU Dtype", "b.dtype"),
-    _column("Bench Dtype", "a.dtype"),
-    _column("NPU Tensor Shape", shape_of("b")),
-    _column("Bench Tensor Shape", shape_of("a")),
+    Column("Bench Name", 30, "a.name"),
+    Column("NPU Dtype", cell="b.dtype"),
+    Column("Bench Dtype", cell="a.dtype"),
+    Column("NPU Tensor Shape", cell=shape_of("b")),
+    Column("Bench Tensor Shape", cell=shape_of("a")),
 )
 _ELEMENTS: tuple[Column, ...] = (
-    _column("Cosine", _metric("cosine")),
-    _column("EucDist", _metric("euclidean")),
-    _column("MaxAbsErr", _metric("max_abs_err")),
-    _column("MaxRelativeErr", _metric("max_rel_err")),
-    _column("One Thousandth Err Ratio", _share("within_1e3_percent")),
-    _column("Five Thousandths Err Ratio", _share("within_5e3_percent")),
+    Column("Cosine", cell=_metric("cosine")),
+    Column("EucDist", cell=_metric("euclidean")),
+    Column("MaxAbsErr", cell=_metric("max_abs_err")),
+    Column("MaxRelativeErr", cell=_metric("max_rel_err")),
+    Column("One Thousandth Err Ratio", cell=_share("within_1e3_percent")),
+    Column("Five Thousandths Err Ratio", cell=_share("within_5e3_percent")),
 )
 _DIFFERENCES: tuple[Column, ...] = (
-    _column("Max diff", _difference("max")),
-    _column("Min diff", _difference("min")),
-    _column("Mean diff", _difference("mean")),
-    _column("L2norm diff", _difference("norm")),
-    _column("MaxRelativeErr", _relative_difference("max")),
-    _column("MinRelativeErr", _relative_difference("min")),
-    _column("MeanRelativeErr", _relative_difference("mean")),
-    _column("NormRelativeErr", _relative_difference("norm")),
+    Column("Max diff", cell=_difference("max")),
+    Column("Min diff", cell=_difference("min")),
+    Column("Mean diff", cell=_difference("mean")),
+    Column("L2norm diff", cell=_difference("norm")),
+    Column("MaxRelativeErr", cell=_relative_difference("max")),
+    Column("MinRelativeErr", cell=_relative_difference("min")),
+    Column("MeanRelativeErr", cell=_relative_difference("mean")),
+    Column("NormRelativeErr", cell=_relative_difference("norm")),
 )
 _STATISTICS: tuple[Column, ...] = (
-    _column("NPU max", _largest("b")),
-    _column("NPU min", "b.min"),
-    _column("NPU mean", "b.mean"),
-    _column("NPU l2norm", "b.norm"),
-    _column("Bench max", _largest("a")),
-    _column("Bench min", "a.min"),
-    _column("Bench mean", "a.mean"),
-    _column("Bench l2norm", "a.norm"),
+    Column("NPU max", cell=_largest("b")),
+    Column("NPU min", cell="b.min"),
+    Column("NPU mean", cell="b.mean"),
+    Column("NPU l2norm", cell="b.norm"),
+    Column("Bench max", cell=_largest("a")),
+    Column("Bench min", cell="a.min"),
+    Column("Bench mean", cell="a.mean"),
+    Column("Bench l2norm", cell="a.norm"),
 )
 _RESULT: tuple[Column, ...] = (
-    _column("Result", lambda f: "pass" if f.status.agrees else "error"),
-    _column("Err_message", _message),
-    _column("NPU_Stack_Info", lambda f: "\n".join(_stack(f))),
-    _column("step"),
-    _column("rank"),
-    _column("NPU fingerprint", "b.fingerprint"),
-    _column("Bench fingerprint", "a.fingerprint"),
-    _column("argument"),
+    Column("Result", cell=lambda f: "pass" if f.status.agrees else "error"),
+    Column("Err_message", _NAME, _message),
+    Column("NPU_Stack_Info", _NAME, lambda f: "\n".join(_stack(f))),
+    Column("step"),
+    Column("rank"),
+    Column("NPU fingerprint", cell="b.fingerprint"),
+    Column("Bench fingerprint", cell="a.fingerprint"),
+    Column("argument"),
     *_COMPARED_BY,
 )
 
@@ -352,13 +340,13 @@ def _sheet(
 ) -> Sheet:
     # Excel allows 31 characters in a sheet's name, and not all of them.
     allowed = _NOT_IN_SHEET_NAMES.sub("_", clean(name))[:_LONGEST_SHEET_NAME].strip("'")
-    shown = [column.show for column in columns]
-
-    def rows() -> Iterator[Row]:
-        for finding in findings():
-            yield colour_of_finding(finding), [show(finding) for show in shown]
-
-    return Sheet(allowed or _KEY_SHEET, columns, rows, count, frozen, wraps=False)
+    return Sheet(
+        *(allowed or _KEY_SHEET, columns, findings, colour_of_finding),
+        length=count,
+        frozen=frozen,
+        ours=False,
+        wraps=False,
+    )
 
 
 def file_names(tables: Sequence[Table]) -> list[list[str]]:

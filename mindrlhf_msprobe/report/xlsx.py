@@ -85,7 +85,7 @@ def workbook_of(columns: Sequence[Column]) -> Callable[[Path], bool]:
 
     One that Excel or another program has saved since has its own styles.
     """
-    head, _ = around_rows(Sheet.from_rows("", columns, ()))
+    head, _ = around_rows(Sheet("", columns))
     expected = {sheet_file(1): head, "xl/styles.xml": _DECLARATION + _styles()}
 
     def is_ours(path: Path) -> bool:
@@ -249,14 +249,14 @@ def files_around(sheets: Sequence[Sheet]) -> dict[str, str]:
     types = {"xl/workbook.xml": "sheet.main", "xl/styles.xml": "styles"}
     types |= {sheet_file(number): "worksheet" for number in numbers}
     related = [("worksheet", f"/{sheet_file(number)}") for number in numbers]
-    titles = [escaped(sheet.name).replace('"', "&quot;") for sheet in sheets]
+    titles = [escaped(sheet.title).replace('"', "&quot;") for sheet in sheets]
     names = [
         f'<sheet name="{title}" sheetId="{number}" r:id="rId{number}"/>'
         for number, title in zip(numbers, titles)
     ]
     filters = []  # names of all cells of each sheet
     for index, sheet in enumerate(sheets):
-        title = sheet.name.replace("'", "''")
+        title = sheet.title.replace("'", "''")
         cells = f"'{title}'!$A$1:${letters(len(sheet.columns))}${sheet.count + 1}"
         filters.append(
             f'<definedName name="_xlnm._FilterDatabase" localSheetId="{index}" hidden="1">'
@@ -287,8 +287,8 @@ def around_rows(sheet: Sheet) -> tuple[str, str]:
     across = f'xSplit="{sheet.frozen}" ' if sheet.frozen else ""
     pane = "bottomRight" if sheet.frozen else "bottomLeft"
     columns = [
-        f'<col min="{number}" max="{number}" width="{column.width}" customWidth="1"/>'
-        for number, column in enumerate(sheet.columns, start=1)
+        f'<col min="{number}" max="{number}" width="{width}" customWidth="1"/>'
+        for number, width in enumerate(sheet.widths, start=1)
     ]
     last = f"{letters(len(sheet.columns))}{sheet.count + 1}"
     return (
@@ -353,7 +353,7 @@ def rows_of(sheet: Sheet) -> Iterator[bytes]:
     header = _starts([HEADER_STYLE] * len(sheet.columns))
     cells = "".join(f"{start}1{style}{_text(t)}" for (start, style), t in zip(header, sheet.header))
     parts = [f'<row r="1">{cells}</row>']
-    wide = (sheet.wraps and column.width >= _WIDE for column in sheet.columns)
+    wide = (sheet.wraps and width >= _WIDE for width in sheet.widths)
     shown = [WRAPPED if one else AS_IT_IS for one in wide]
     starts = {c: _starts([STYLES[c, how] for how in shown]) for c in (PLAIN, *FILLS)}
     for number, (colour, values) in enumerate(sheet.rows(), start=2):

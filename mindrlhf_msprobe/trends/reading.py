@@ -117,7 +117,10 @@ class Reading:
     def __init__(self, run: Run, choice: Choice) -> None:
         _check(run, choice)
         self._run, self._choice = run, choice
-        self._pattern, self._record = _pattern(choice.pattern), _pattern(choice.record)
+        self._pattern, self._record = (
+            _pattern("pattern", choice.pattern),
+            _pattern("record", choice.record),
+        )
         names = choice.derived
         if choice.everything:
             names = DERIVED
@@ -261,7 +264,7 @@ def _order(series: Series) -> tuple[int, int]:
     return (2 if layer else 0), DERIVED.index(of)
 
 
-def _pattern(text: str | None) -> Pattern | None:
+def _pattern(option: str, text: str | None) -> Pattern | None:
     """Return a pattern of the user's.
 
     Raises:
@@ -273,7 +276,7 @@ def _pattern(text: str | None) -> Pattern | None:
         return Pattern(text)
     except PatternError as error:
         raise UsageError.saying(
-            "trend.bad_pattern", pattern=shortened(text), why=str(error)
+            "error.rule_pattern", where=option, pattern=shortened(text), why=str(error)
         ) from None
 
 

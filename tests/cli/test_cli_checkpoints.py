@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from helpers.checkpoint_files import write_ckpt, write_safetensors
+from openpyxl import load_workbook
 
 from mindrlhf_msprobe.cli import main
 
@@ -164,3 +165,13 @@ def test_what_cannot_be_read_is_exit_code_2(compare, tmp_path):
     code, out, _ = compare("a.ckpt", "other.ckpt")
     assert code == 2
     assert out.startswith("INCOMPARABLE")
+
+
+def test_a_parameter_that_is_called_like_a_word_of_ours_keeps_its_name(tmp_path, monkeypatch):
+    """Its table is in Chinese, where `note` and `verdict` of ours are translated."""
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        write_ckpt(tmp_path / f"{name}.ckpt", {"note": W, "verdict": W})
+    assert main(["compare", "a.ckpt", "b.ckpt", "-o", "out", "--lang", "zh"]) == 0
+    parameters = load_workbook("out/checkpoint.xlsx").worksheets[1]
+    assert [cell.value for cell in parameters["A"]] == ["记录", "note", "verdict"]

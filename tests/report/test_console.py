@@ -30,8 +30,7 @@ from mindrlhf_msprobe.findings import (
 from mindrlhf_msprobe.report import comparison as comparison_report
 from mindrlhf_msprobe.report import summary
 from mindrlhf_msprobe.report.answer import Fact
-from mindrlhf_msprobe.report.comparison import head_of, lines_of, render
-from mindrlhf_msprobe.report.markdown import as_markdown
+from mindrlhf_msprobe.report.comparison import head_of, render
 from mindrlhf_msprobe.report.messages import paragraph, say, text_of
 from mindrlhf_msprobe.report.preflight import merged, preflight_lines
 
@@ -48,13 +47,15 @@ def compare(tmp_path, *faults, tolerance=None, **settings):
 
 
 def test_a_divergence_is_named_with_place_cause_and_next_step(tmp_path):
-    """Step, phase, rank, cell, cause and what agreed before it stand in the first lines."""
+    """Where it is, of which kind and what to do come first; then what agreed before it."""
     fault = Fault("layers.1.mlp", "reference_compute_log_prob", step=1)
     lines = render(compare(tmp_path, fault)).splitlines()
     assert lines[0] == "DIVERGED at step 1, reference_compute_log_prob, rank 0"
     assert lines[1].strip() == "Cell.layers.1.mlp.Dense.forward.0"
     assert "cause: computation" in lines[2]
-    assert any(line.startswith("Before it: ") for line in lines)
+    heads = [line for line in lines[3:] if not line.startswith(" ")]
+    assert heads[0].startswith("Look closer: ")
+    assert heads[1].startswith("Before it: ")
     assert len(lines) < 20
 
 
@@ -162,11 +163,8 @@ def test_where_the_difference_went_is_shown_with_its_growth():
     assert after.endswith("key7 1.0e-04 ×12 → … 2 more")
 
 
-def test_what_differs_before_any_tensor_comes_first():
-    """Weights, then seeds, then versions, six lines at most; a role is named once.
-
-    An issue begins with the headline.
-    """
+def test_what_differs_before_any_tensor_stands_behind_the_headline_and_the_cause():
+    """Weights, then seeds, then versions, six lines at most; a role is named once."""
     differences = [
         *(Difference("configurations", f"lr{n}", "1", "2") for n in range(6)),
         Difference("versions", "mindspore", "2.6", "2.7"),
@@ -179,8 +177,10 @@ def test_what_differs_before_any_tensor_comes_first():
     )
     comparison = parted(preflight=Preflight(tuple(differences), weights))
     lines = render(comparison).splitlines()
-    assert as_markdown(lines_of(comparison)).startswith("**DIVERGED at step 2")
-    assert lines[:8] == [
+    assert lines[0].startswith("DIVERGED at step 2")
+    assert lines[2].startswith("  cause: ")
+    begin = lines.index("Before any tensor, these settings differ:")
+    assert lines[begin : begin + 8] == [
         "Before any tensor, these settings differ:",
         "  initial weights of actor: 4 of 120 parameters differ, 1 only in B (w1, w2, w3, …)",
         "  seeds: seed: 1 in A, nothing in B",
@@ -190,7 +190,6 @@ def test_what_differs_before_any_tensor_comes_first():
         "  configurations: lr2: 1 in A, 2 in B",
         "  … 3 more in summary.xlsx",
     ]
-    assert lines[8].startswith("DIVERGED at step 2")
 
 
 def test_every_list_is_capped():
@@ -318,7 +317,8 @@ def test_long_values_are_cut_around_their_first_difference():
     prefix, rest = "/home/somebody/checkpoints/experiments/", "/weights" * 9
     pairs = [(f"{prefix}one{rest}", f"{prefix}two{rest}"), (prefix + "x" * 9, prefix + "x" * 8)]
     found = tuple(Difference("configurations", f"path{i}", *pair) for i, pair in enumerate(pairs))
-    _, one, two, *_ = render(parted(preflight=Preflight(found))).splitlines()
+    lines = render(parted(preflight=Preflight(found))).splitlines()
+    one, two = (line for line in lines if line.startswith("  configurations: "))
     a, b = one.removeprefix("  configurations: path0: ").removesuffix(" in B").split(" in A, ")
     assert (a.replace("one", "two"), a[0], a[-1]) == (b, "…", "…")
     assert "one" in a

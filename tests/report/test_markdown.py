@@ -9,7 +9,7 @@ import pytest
 from helpers.runs import Recording
 from markdown_it import MarkdownIt
 
-from mindrlhf_msprobe.report.answer import Code, Headline, Rows, as_text
+from mindrlhf_msprobe.report.answer import Code, Rows, as_text
 from mindrlhf_msprobe.report.markdown import as_markdown, is_markdown
 
 HOSTILE = (
@@ -56,11 +56,10 @@ def test_nobody_is_called():
 
 
 def test_the_headline_comes_first_with_what_stands_under_it():
-    """A console says before it what differs before any tensor; an issue begins with the answer."""
-    lines = ["before", ["a"], Headline("the answer"), ["why"], "after"]
-    assert as_text(lines) == "before\n  a\nthe answer\n  why\nafter"
+    """An issue begins with the answer, in bold."""
+    lines = ["the answer", ["why"], "after"]
     _, bare = rendered(as_markdown(lines))
-    assert bare.split() == ["the", "answer", "why", "before", "a", "after"]
+    assert bare.split() == ["the", "answer", "why", "after"]
     assert as_markdown(lines).startswith("**the answer**\n")
 
 

@@ -21,7 +21,7 @@ from mindrlhf_msprobe.common.language import speaking
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.findings import Agreement, Finding, KeptFindings, Metrics, Side, Status
 from mindrlhf_msprobe.report import workbook
-from mindrlhf_msprobe.report.sheets import Column, Sheet, write_csv_files
+from mindrlhf_msprobe.report.sheets import Column, Row, Sheet, write_csv_files
 from mindrlhf_msprobe.report.workbook import tables_of, write_tables
 from mindrlhf_msprobe.report.xlsx import letters, write_xlsx
 
@@ -308,10 +308,8 @@ def test_agreement_is_shown_where_it_is_known(tmp_path):
 
 def test_a_workbook_tells_no_time(tmp_path):
     """The same rows are the same bytes: the fingerprints in verdict.json are of the content."""
-    rows = [("", ("a", 1.5)), ("differs", ("b", None))]
-    write_xlsx(
-        tmp_path / "table.xlsx", [Sheet.from_rows("s", (Column("x", 10), Column("y", 10)), rows)]
-    )
+    rows = [Row(("a", 1.5)), Row(("b",), "differs")]
+    write_xlsx(tmp_path / "table.xlsx", [Sheet("s", (Column("x"), Column("y")), rows)])
     with ZipFile(tmp_path / "table.xlsx") as book:
         assert {info.date_time for info in book.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         assert not any("docProps" in name for name in book.namelist())  # which hold times
@@ -325,8 +323,7 @@ def test_filters_are_as_long_as_their_sheets(tmp_path):
         Sheet(
             f"it's & {number}",
             (Column("one", 10), Column("two", 20)),
-            rows=lambda count=count: [("", (row, "x")) for row in range(count)],
-            count=count,
+            [Row((row, "x")) for row in range(count)],
             frozen=number % 2,
         )
         for number, count in enumerate(counts)
@@ -346,7 +343,7 @@ def test_filters_are_as_long_as_their_sheets(tmp_path):
 
 def test_every_part_of_a_workbook_has_a_type_and_is_found(tmp_path):
     """As the format asks: Excel refuses a package with a part it cannot tell or reach."""
-    sheets = [Sheet.from_rows(name, (Column("x", 10),), [("", (1,))]) for name in ("one", "two")]
+    sheets = [Sheet(name, (Column("x"),), [Row((1,))]) for name in ("one", "two")]
     write_xlsx(tmp_path / "book.xlsx", sheets)
     with ZipFile(tmp_path / "book.xlsx") as book:
         assert book.testzip() is None

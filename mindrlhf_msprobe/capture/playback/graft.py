@@ -149,7 +149,7 @@ class Grafts:
             if path not in runs:
                 root = Path(path).expanduser().absolute()
                 if root.resolve() == own:
-                    raise RunError.saying("error.playback_itself", path=path)
+                    raise RunError.saying("error.run_itself", key="graft", path=path)
                 runs[path] = open_run(root)
             parts = (given[name] for name in ("entries", "what", "steps", "phases"))
             self._wanted.append(Wanted(runs[path], *parts))

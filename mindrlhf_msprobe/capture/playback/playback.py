@@ -251,7 +251,8 @@ class Playback:
         def calls(run: str, key: str) -> RecordedCalls:
             root = Path(run).expanduser().absolute()
             if root.resolve() == own:
-                raise RunError.saying("error.playback_itself", path=run)
+                option = "rollout_from" if key == ROLLOUT else "replace"
+                raise RunError.saying("error.run_itself", key=option, path=run)
             return RecordedCalls(root, key, rank)
 
         if config.rollout_from:

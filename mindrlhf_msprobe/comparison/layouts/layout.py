@@ -380,4 +380,5 @@ def _check_pattern(path: str | Path, source: str) -> None:
     try:
         pattern(source)
     except PatternError as error:
-        raise _wrong(path, "layout.pattern", pattern=source, why=error.said) from None
+        given = {"where": "shards", "pattern": source}
+        raise _wrong(path, "error.rule_pattern", **given, why=error.said) from None

@@ -438,4 +438,4 @@ def _written(output: Path) -> Iterator[None]:
         yield
     except OSError as error:
         why = error.strerror or str(error)
-        raise RunError.saying("replay.unwritten", path=str(output), why=why) from None
+        raise RunError.saying("error.file_unwritten", path=str(output), why=why) from None

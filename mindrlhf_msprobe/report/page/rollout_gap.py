@@ -17,7 +17,7 @@ from mindrlhf_msprobe.findings.mismatch import (
     TokenMap,
 )
 from mindrlhf_msprobe.report.messages import say, text_of
-from mindrlhf_msprobe.report.mismatch import headline, how_far
+from mindrlhf_msprobe.report.mismatch import facts_of, headline
 from mindrlhf_msprobe.report.page.data import (
     NO_VALUE,
     Blocks,
@@ -117,6 +117,11 @@ def states_of(found: Mismatches | Message) -> dict[Place, str]:
     return {(step, rank): state for step, rank, state in shown if state is not None}
 
 
+def _lines(one: Mismatch, *about: str) -> dict[str, Any]:
+    """Return the lines of facts about something, in both languages."""
+    return in_both(lambda: [fact.line for fact in facts_of(one) if fact.about in about])
+
+
 def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
     numbers = {stage: number for number, stage in enumerate(one.stages)}
     shown = _shown_stages(one, numbers)
@@ -132,9 +137,7 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
         **{"rollout": one.rollout, "training": one.training, "status": one.status.value},
         **{"tone": one.status.tone, "cause": one.cause and one.cause.value},
         "headline": in_both(lambda: headline(one, one.status)),
-        "sentences": in_both(
-            lambda: [*map(in_words, one.said), *(() if one.first is None else how_far(one.first))]
-        ),
+        "sentences": _lines(one, "conclusion", "far"),
         "first": None if one.first is None else renumbered.get(numbers.get(one.first, -1)),
         "births": [renumbered[numbers[stage]] for stage in one.origins],
         "stages": [

@@ -301,7 +301,7 @@ def _tree(source: Path, target: Path) -> Iterator[bool]:
     with os.scandir(source) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.is_symlink():
-                raise RunError.saying("error.merge_a_link", path=entry.path)
+                raise RunError.saying("error.merge_link", name=entry.path)
             if entry.is_dir(follow_symlinks=False):
                 yield from _tree(Path(entry.path), target / entry.name)
             elif not stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode):
@@ -326,9 +326,8 @@ def _write_configurations(partial: Path, inputs: Sequence[_Input]) -> Iterator[M
         except FileNotFoundError:
             continue
         except ValueError as error:
-            raise RunError.saying(
-                "error.merge_array", path=path, error=layout.why_unread(error)
-            ) from None
+            why = layout.why_unread(error)
+            raise RunError.saying("error.manifest_unread", path=path, why_unread=why) from None
         if chosen is None:
             chosen = path, content
             (partial / layout.CONFIGURATIONS_FILE).write_bytes(content)

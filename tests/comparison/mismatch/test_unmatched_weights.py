@@ -163,7 +163,7 @@ def test_a_line_that_maps_nothing_says_what_it_expected(tmp_path, capsys, line, 
     mapping = tmp_path / "names.yaml"
     mapping.write_text(line + "\n")
     main(["mismatch", str(run), "--mapping", str(mapping)])
-    notes = [one for one in capsys.readouterr().out.splitlines() if "note: mapping" in one]
+    notes = [one for one in capsys.readouterr().out.splitlines() if "Note: mapping" in one]
     assert len(notes) == 1
     assert said in notes[0]
 
@@ -174,7 +174,7 @@ def test_a_line_that_does_not_fit_is_said_though_the_values_say_what_is_meant(tm
     mapping = tmp_path / "names.yaml"
     mapping.write_text("head: {parts: [head.left, head.right], groups: 7}\n")
     assert main(["mismatch", str(run), "--mapping", str(mapping)]) == 0
-    assert "note: mapping: head" in capsys.readouterr().out
+    assert "Note: mapping: head" in capsys.readouterr().out
 
 
 def rounded(name, values):
