@@ -6,7 +6,6 @@ LIBRARIES = (
     "capture/tensors/_statistics",
     "capture/tensors/_sketch",
     "comparison/judging/metrics/_float32",
-    "comparison/mismatch/rows/_rows",
 )
 
 setup(
