@@ -436,7 +436,7 @@ def row_pairs(rollout: _HasRows, training: _HasRows, matched: Matched) -> Iterat
 
 
 def _places(of: _HasRows, number: int, rows: np.ndarray) -> np.ndarray:
-    """Return which of the rows there are in a call are rows of its token ids, int64; -1 for none."""
+    """Return which of the rows that there are in a call are these of its token ids; -1: none."""
     at, size = of.at(number), of.side.tokens.calls[number].sequence.size
     if len(at) == size:  # all, in their order
         return rows

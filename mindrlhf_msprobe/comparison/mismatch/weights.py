@@ -15,8 +15,8 @@ from itertools import permutations, product
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import Lower, compare_tensors
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.arrays import Lower, compare_tensors
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance
 from mindrlhf_msprobe.comparison.mismatch.rows import explained, sketch_of_rows, sums_in_order
 from mindrlhf_msprobe.comparison.pairing.composed import joined
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import parameter_names_of

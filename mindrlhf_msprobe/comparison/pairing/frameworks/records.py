@@ -14,7 +14,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
+from mindrlhf_msprobe.comparison.judging.tolerance import is_finite
 from mindrlhf_msprobe.comparison.pairing.composed import Composed, composed, reshaped, transposed
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.operators import is_operator, parse_operator
@@ -86,12 +86,6 @@ def of_pytorch(entries: Iterable[Entry]) -> bool | None:
             if record.leaf.is_tensor:
                 return record.leaf.type.startswith("torch.")
     return None
-
-
-def is_across(a: Record, b: Record) -> bool:
-    """Return whether one of two tensors is PyTorch's and the other is not."""
-    both = a.leaf.is_tensor and b.leaf.is_tensor
-    return both and a.leaf.type.startswith("torch.") != b.leaf.type.startswith("torch.")
 
 
 def bring_together(
