@@ -141,8 +141,7 @@ _WHOLE = 1e-9  # whole numbers are equal or at least 1 apart
 
 def is_across(a: Leaf, b: Leaf) -> bool:
     """Return whether one of two tensors is PyTorch's and the other is not."""
-    both = a.is_tensor and b.is_tensor
-    return both and a.type.startswith("torch.") != b.type.startswith("torch.")
+    return a.is_tensor and b.is_tensor and a.is_of_torch != b.is_of_torch
 
 
 def across_frameworks(a: Leaf, b: Leaf, beside: float = 0.0) -> tuple[Tolerance, Messages]:

@@ -311,7 +311,7 @@ def _take(side: Side, entry: Entry, number: int, nth: int, kinds: Kinds) -> None
         if record.io not in _IOS or not record.leaf.is_tensor:
             continue
         name = Name(entry.cell, nth, record.io, record.path)
-        time = entry.seq if record.io == "input" or entry.end is None else entry.end
+        time = entry.seq if record.io == "input" else entry.over
         value = side.values.get(name)
         if value is None:
             value = side.values[name] = Value(time, entry.name)

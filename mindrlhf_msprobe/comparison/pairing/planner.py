@@ -340,7 +340,7 @@ class Planner:
         if entry is None:
             return None
         whole = pair.event.kind == BEGIN and self._entries[1 - i].get(key) is not None
-        return entry.seq if whole or entry.end is None else entry.end
+        return entry.seq if whole else entry.over
 
     def pairs_of(self, event: EventKey) -> Iterator[Pair]:
         """Yield the pairs of one event; events come in causal order, for what is carried on."""
