@@ -127,11 +127,6 @@ class Leaf:
         """Whether the elements are integers or bool."""
         return self.is_integer or (self.dtype or "").lower().startswith("bool")
 
-    @property
-    def is_of_torch(self) -> bool:
-        """Whether a program on PyTorch had it."""
-        return self.type.startswith("torch.")
-
     def __reduce__(self) -> tuple[Any, ...]:
         return Leaf, tuple(
             getattr(self, name) for name in Leaf.__slots__

@@ -293,16 +293,16 @@ class Entry(Named):
     attributes: Attributes | None = field(default=None, hash=False)
 
     @property
-    def over(self) -> int:
-        """When the cell was left; when it was entered if it never returned."""
-        return self.seq if self.end is None else self.end
-
-    @property
     def call_name(self) -> str:
         """The name without its call number, the same for all calls of one cell."""
         if operator := parse_operator(self.name):
             return f"{operator.operator}.{operator.direction}"
         return self.name.rpartition(".")[0]
+
+
+def end_of(entry: Entry) -> int:
+    """Return when the cell of an entry was left; when it was entered if it never returned."""
+    return entry.seq if entry.end is None else entry.end
 
 
 class Locator:

@@ -141,7 +141,12 @@ _WHOLE = 1e-9  # whole numbers are equal or at least 1 apart
 
 def is_across(a: Leaf, b: Leaf) -> bool:
     """Return whether one of two tensors is PyTorch's and the other is not."""
-    return a.is_tensor and b.is_tensor and a.is_of_torch != b.is_of_torch
+    return a.is_tensor and b.is_tensor and is_of_torch(a) != is_of_torch(b)
+
+
+def is_of_torch(leaf: Leaf) -> bool:
+    """Return whether a program on PyTorch had a tensor."""
+    return leaf.type.startswith("torch.")
 
 
 def across_frameworks(a: Leaf, b: Leaf, beside: float = 0.0) -> tuple[Tolerance, Messages]:

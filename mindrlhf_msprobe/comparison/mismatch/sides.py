@@ -36,7 +36,7 @@ from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
 from mindrlhf_msprobe.storage.reading.reader import Run
-from mindrlhf_msprobe.storage.records import Entry, Record, cell_of_parameter, network_name
+from mindrlhf_msprobe.storage.records import Entry, Record, cell_of_parameter, end_of, network_name
 
 _NO_SKETCH = -1
 _NUMBER = "\0"  # in where elements lie: the number of the call, which no other file name has
@@ -311,7 +311,7 @@ def _take(side: Side, entry: Entry, number: int, nth: int, kinds: Kinds) -> None
         if record.io not in _IOS or not record.leaf.is_tensor:
             continue
         name = Name(entry.cell, nth, record.io, record.path)
-        time = entry.seq if record.io == "input" else entry.over
+        time = entry.seq if record.io == "input" else end_of(entry)
         value = side.values.get(name)
         if value is None:
             value = side.values[name] = Value(time, entry.name)

@@ -42,7 +42,7 @@ from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.leaves import MEAN, Leaf
 from mindrlhf_msprobe.storage.operators import is_operator
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
-from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record
+from mindrlhf_msprobe.storage.records import PARAMETERS_GRAD, Entry, Record, end_of
 
 _STATISTICS = message("coverage.batch_statistics")
 _UNEVEN = message("coverage.batch_uneven_calls")
@@ -254,7 +254,7 @@ class _Cutter:
         spans = []
         for number in range(self._large.count):
             entries = [entry for *_, entry in self._large.entries_of(number)]
-            ends = [entry.over for entry in entries]
+            ends = [end_of(entry) for entry in entries]
             spans.append((min(entry.seq for entry in entries), max(ends)))
         width = max(last - first for first, last in spans) + 1
         for number in range(self._small.count):
@@ -407,7 +407,7 @@ def _cut_of_phase(
         return found
     data = []
     for side, gradients in zip(found.data, whole):  # they follow all that was cut
-        after = max((entry.over for entry in side.entries), default=0) + 1
+        after = max((end_of(entry) for entry in side.entries), default=0) + 1
         moved = [replace(e, seq=after + n, end=after + n) for n, e in enumerate(gradients or ())]
         data.append(replace(side, entries=[*side.entries, *moved]))
     return replace(found, data=(data[0], data[1]))
@@ -474,7 +474,7 @@ def _merged(side: StepData, of_phase: Mapping[str, CutStep], number: int) -> Ste
     made = {phase: step.data[number].entries for phase, step in of_phase.items()}
     own = {phase: [e for e in side.entries if e.phase == phase] for phase in made}
     moved = {phase for phase, entries in made.items() if [*entries] != own[phase]}
-    latest = [entry.over for phase in moved for entry in made[phase]]
+    latest = [end_of(entry) for phase in moved for entry in made[phase]]
     factor = max(latest, default=0) + 2
 
     entries = [_later(entry, times=factor) for entry in side.entries if entry.phase not in moved]

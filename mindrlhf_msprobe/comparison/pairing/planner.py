@@ -29,7 +29,7 @@ from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.manifest.run_file import Stop
 from mindrlhf_msprobe.storage.operators import is_operator, other_attributes
 from mindrlhf_msprobe.storage.reading.keydata import KeyDatum
-from mindrlhf_msprobe.storage.records import Entry, Record
+from mindrlhf_msprobe.storage.records import Entry, Record, end_of
 
 #: What of an entry is known when it begins.
 BEGIN_IO = ("input", "parameters")
@@ -340,7 +340,7 @@ class Planner:
         if entry is None:
             return None
         whole = pair.event.kind == BEGIN and self._entries[1 - i].get(key) is not None
-        return entry.seq if whole else entry.over
+        return entry.seq if whole else end_of(entry)
 
     def pairs_of(self, event: EventKey) -> Iterator[Pair]:
         """Yield the pairs of one event; events come in causal order, for what is carried on."""
