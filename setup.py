@@ -5,8 +5,7 @@ from setuptools import Extension, find_packages, setup
 LIBRARIES = (
     "capture/tensors/_statistics",
     "capture/tensors/_sketch",
-    "comparison/judging/metrics/_float32",
-    "comparison/mismatch/rows/_rows",
+    "comparison/judging/_float32",
 )
 
 setup(

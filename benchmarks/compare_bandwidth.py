@@ -18,8 +18,8 @@ from pathlib import Path
 
 from compare_common import arguments, best, command, workspace, write_key_data
 
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import compare_arrays
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.arrays import compare_arrays
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance
 from mindrlhf_msprobe.storage.arrays.npy import open_npy
 
 CHUNK = 1 << 20

@@ -20,8 +20,7 @@ from mindrlhf_msprobe.storage.reading import reader
 if TYPE_CHECKING:
     from mindrlhf_msprobe.comparison.compare import Ready
     from mindrlhf_msprobe.comparison.engine.executor import Progress
-    from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
-    from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances
+    from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance, Tolerances
     from mindrlhf_msprobe.comparison.pairing.msprobe_mapping import Given
     from mindrlhf_msprobe.comparison.shards import Sharded
     from mindrlhf_msprobe.findings import Comparison

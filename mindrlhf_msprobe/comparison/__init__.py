@@ -1,5 +1,5 @@
 """Two runs → findings and a verdict. Nothing in here knows MindSpore."""
 
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance
 
 __all__ = ["Tolerance"]

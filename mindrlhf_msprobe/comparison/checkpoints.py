@@ -18,20 +18,19 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.patterns import pattern
 from mindrlhf_msprobe.common.printable import few_numbers, shortened
 from mindrlhf_msprobe.common.processes import available_cores
-from mindrlhf_msprobe.comparison.judging.by_statistics import compare_statistics
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
+from mindrlhf_msprobe.comparison.judging.arrays import (
     MOST_THREADS,
     Lower,
     Progress,
     Threads,
     compare_tensors,
 )
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.by_statistics import compare_statistics
 from mindrlhf_msprobe.comparison.judging.moves import moved, said_of_change, swapped
 from mindrlhf_msprobe.comparison.judging.noise import within_noise
 from mindrlhf_msprobe.comparison.judging.status import side_of_leaf, status_of_elements
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
-from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance, Tolerances, tolerances
 from mindrlhf_msprobe.comparison.pairing.composed import Composed
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, check_paths, filters, unmatched
 from mindrlhf_msprobe.comparison.pairing.frameworks.suggest import (

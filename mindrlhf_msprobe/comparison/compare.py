@@ -22,10 +22,9 @@ from mindrlhf_msprobe.comparison.engine.executor import (
     merged_problems,
     run,
 )
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import MOST_THREADS
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.arrays import MOST_THREADS
 from mindrlhf_msprobe.comparison.judging.status import load_decoder
-from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, tolerances
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance, Tolerances, tolerances
 from mindrlhf_msprobe.comparison.pairing.filters import (
     Filters,
     check_keys,

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.sequences.batch import Sample
 from mindrlhf_msprobe.sequences.beginnings import longest_common, prefix_names, run_at_end
-from mindrlhf_msprobe.sequences.calls import UNKNOWN, PhaseTokens
+from mindrlhf_msprobe.sequences.calls import UNKNOWN, PhaseTokens, TokenRows
+
+
+class CallPair(NamedTuple):
+    """Rows of two calls that are the same tokens.
+
+    Attributes:
+        mine, other: the numbers of the calls, of the first phase and of the second.
+        rows, partners: int64 [any], rows of the token ids of either.
+    """
+
+    mine: int
+    other: int
+    rows: np.ndarray
+    partners: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -24,11 +39,13 @@ class Matched:
         sequences: int64 [sequences of the first phase], the sequence of the second that begins
             like it; -1 without one.
         common: int64 [sequences of the first phase], how many tokens both begin with.
+        calls: those that have tokens in common.
     """
 
     partners: np.ndarray
     sequences: np.ndarray
     common: np.ndarray
+    calls: tuple[CallPair, ...]
 
     @cached_property
     def aligned(self) -> np.ndarray:
@@ -59,7 +76,19 @@ def match(mine: PhaseTokens, other: PhaseTokens) -> Matched:
     known, of = known[shared], of[shared]
     partners = np.full(rows.count, UNKNOWN, np.int64)
     partners[known] = other.places[other.starts[sequences[of]] + rows.position[known]]
-    return Matched(partners, sequences, common)
+    return Matched(partners, sequences, common, tuple(_call_pairs(rows, other.rows, partners)))
+
+
+def _call_pairs(mine: TokenRows, other: TokenRows, partners: np.ndarray) -> Iterator[CallPair]:
+    """Yield the calls of two phases that have tokens in common, by their numbers."""
+    rows = np.flatnonzero(partners >= 0)
+    calls = np.stack([mine.call[rows], other.call[partners[rows]]])
+    order = np.lexsort(calls[::-1])  # rows of one pair stay in their order
+    begins = np.flatnonzero(np.diff(calls[:, order], axis=1, prepend=-1).any(axis=0))
+    for of_pair in np.split(order, begins[1:]) if len(rows) else ():
+        own, there = (int(number) for number in calls[:, of_pair[0]])
+        at = rows[of_pair]
+        yield CallPair(own, there, at - mine.starts[own], partners[at] - other.starts[there])
 
 
 def goes_on_with_padding(tokens: np.ndarray, size: int, pad: int | None) -> bool:

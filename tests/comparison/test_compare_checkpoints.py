@@ -13,8 +13,8 @@ from helpers.snapshots import rewrite
 from openpyxl import load_workbook
 
 from mindrlhf_msprobe import RunError, Tolerance, UsageError, compare_checkpoints, open_run
-from mindrlhf_msprobe.comparison.judging.metrics import arrays
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK
+from mindrlhf_msprobe.comparison.judging import arrays
+from mindrlhf_msprobe.comparison.judging.sums import BLOCK
 from mindrlhf_msprobe.findings import Outcome, Status
 from mindrlhf_msprobe.report.messages import text_of
 from mindrlhf_msprobe.storage.arrays.npy import bfloat16_bits_to_float32, float32_to_bfloat16_bits

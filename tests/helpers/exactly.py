@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance
 from mindrlhf_msprobe.findings import Status
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mindrlhf_msprobe import Probe, open_run
 from mindrlhf_msprobe.comparison.judging.by_statistics import compare_statistics
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.leaves import FURTHER, Leaf, leaf_from_json
 from mindrlhf_msprobe.storage.reading.series import number_of

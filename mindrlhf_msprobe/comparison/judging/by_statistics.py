@@ -16,13 +16,8 @@ from functools import cache
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
-    Tolerance,
-    is_finite,
-    is_nan,
-    is_number,
-)
 from mindrlhf_msprobe.comparison.judging.suspicion import Counts, one_sided
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance, is_finite, is_nan, is_number
 from mindrlhf_msprobe.findings import Metrics, Status
 from mindrlhf_msprobe.storage.foreign.dialect import DIALECTS, StatisticsDtype
 from mindrlhf_msprobe.storage.leaves import Leaf

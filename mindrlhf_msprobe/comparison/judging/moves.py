@@ -17,14 +17,15 @@ import numpy as np
 import xxhash
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
+from mindrlhf_msprobe.comparison.judging.arrays import (
     ALONE,
     SPAN,
     Lower,
     Threads,
+    blocks,
     compare_tensors,
 )
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, blocks, is_finite
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance, is_finite
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.findings import Change
 from mindrlhf_msprobe.storage.arrays.expression import Permuted

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.comparison.judging.arrays import ALONE, Threads, compare_tensors
 from mindrlhf_msprobe.comparison.judging.by_statistics import same_fingerprint
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import ALONE, Threads, compare_tensors
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance, is_finite
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.records import Record
 

@@ -19,6 +19,14 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.printable import shortened
+from mindrlhf_msprobe.comparison.judging.arrays import (
+    ALONE,
+    ArrayComparison,
+    Threads,
+    blocks,
+    compare_tensors,
+    same_elements,
+)
 from mindrlhf_msprobe.comparison.judging.by_statistics import (
     PairFound,
     compare_statistics,
@@ -27,21 +35,8 @@ from mindrlhf_msprobe.comparison.judging.by_statistics import (
     rounding,
     same_fingerprint,
 )
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
-    ALONE,
-    ArrayComparison,
-    Threads,
-    compare_tensors,
-    same_elements,
-)
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
-    Tolerance,
-    blocks,
-    is_finite,
-    is_nan,
-    is_number,
-)
 from mindrlhf_msprobe.comparison.judging.suspicion import one_sided
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance, is_finite, is_nan, is_number
 from mindrlhf_msprobe.errors import UsageError
 from mindrlhf_msprobe.findings import Side, Status
 from mindrlhf_msprobe.storage import layout

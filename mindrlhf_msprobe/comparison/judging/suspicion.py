@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite, is_nan
+from mindrlhf_msprobe.comparison.judging.tolerance import is_finite, is_nan
 from mindrlhf_msprobe.findings import Finding, Side, Status
 from mindrlhf_msprobe.phases import OVERFLOW, SCALE_KEYS, may_be_mask
 from mindrlhf_msprobe.storage.leaves import Leaf

@@ -1,9 +1,11 @@
-"""Which tolerance a record is compared with."""
+"""What counts as the same number; and which tolerance a record is compared with."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
+from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,81 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Messages, message
 from mindrlhf_msprobe.common.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.yaml_file import read_rules
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.errors import ConfigError, UsageError, nearest_of
 from mindrlhf_msprobe.storage.leaves import Leaf
 
 _FIELDS = ("rtol", "atol")
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What counts as the same: |a−b| ≤ atol + rtol · max(|a|, |b|), element by element.
+
+    The default is bitwise: nothing but equal values is the same.
+
+    Raises:
+        ConfigError: one of the two is no number, or a negative one.
+    """
+
+    rtol: float = 0.0
+    atol: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("rtol", "atol"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise ConfigError.saying("tolerance.number", name=name, value=repr(value))
+
+    @property
+    def bitwise(self) -> bool:
+        """Whether only equal values are the same."""
+        return self.rtol == 0 and self.atol == 0
+
+    def allows(self, a: Any, b: Any) -> bool:
+        """Return whether two Python numbers are within the tolerance, without rounding.
+
+        What is not finite, or no number, is within no tolerance: not even its equal, of which
+        nothing follows for what made it overflow.
+        """
+        if not (is_finite(a) and is_finite(b)):
+            return False
+        if isinstance(a, Fraction) or isinstance(b, Fraction):
+            return self._allows_exactly(a, b)
+        try:
+            distance = float(abs(a - b))
+            allowed = self.atol + self.rtol * float(max(abs(a), abs(b)))
+        except OverflowError:  # Python integers beyond every float
+            return self._allows_exactly(a, b)
+        if _SURE < distance < math.inf and _SURE < allowed < math.inf:
+            if distance < allowed * (1 - _ROUNDING):
+                return True
+            if distance > allowed * (1 + _ROUNDING):
+                return False
+        return self._allows_exactly(a, b)
+
+    def _allows_exactly(self, a: Any, b: Any) -> bool:
+        x, y = Fraction(a), Fraction(b)
+        larger = max(abs(x), abs(y))
+        return abs(x - y) <= Fraction(self.atol) + Fraction(self.rtol) * larger
+
+
+_ROUNDING = 1e-12  # far more than floats lose in a difference, a product and a sum
+_SURE = 1e-280  # above it none of them loses digits
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a real number, NaN and infinities included."""
+    return isinstance(value, (int, float))
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a number that is neither NaN nor infinite."""
+    return isinstance(value, (int, Fraction)) or (isinstance(value, float) and math.isfinite(value))
+
+
+def is_nan(value: Any) -> bool:
+    """Return whether a value is the float NaN."""
+    return isinstance(value, float) and math.isnan(value)
 
 
 @dataclass(frozen=True)
@@ -65,6 +137,16 @@ _ACROSS = {"Float64": 1e-9, "Float32": 1e-4, "Float16": 1e-2, "BFloat16": 3e-2}
 #: What is left where sums cancel, relative to the largest element beside them.
 _CANCELLED = {"Float64": 1e-14, "Float32": 1e-6, "Float16": 1e-2, "BFloat16": 3e-2}
 _WHOLE = 1e-9  # whole numbers are equal or at least 1 apart
+
+
+def is_across(a: Leaf, b: Leaf) -> bool:
+    """Return whether one of two tensors is PyTorch's and the other is not."""
+    return a.is_tensor and b.is_tensor and is_of_torch(a) != is_of_torch(b)
+
+
+def is_of_torch(leaf: Leaf) -> bool:
+    """Return whether a program on PyTorch had a tensor."""
+    return leaf.type.startswith("torch.")
 
 
 def across_frameworks(a: Leaf, b: Leaf, beside: float = 0.0) -> tuple[Tolerance, Messages]:

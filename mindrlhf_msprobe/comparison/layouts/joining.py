@@ -13,7 +13,7 @@ from typing import Any
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import few_numbers
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_number
+from mindrlhf_msprobe.comparison.judging.tolerance import is_number
 from mindrlhf_msprobe.comparison.layouts.layout import (
     ANY,
     CONTEXT,

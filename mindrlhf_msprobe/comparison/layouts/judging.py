@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
+from mindrlhf_msprobe.comparison.judging.arrays import ALONE, Threads, compare_tensors
 from mindrlhf_msprobe.comparison.judging.by_statistics import PairFound
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import ALONE, Threads, compare_tensors
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance, is_finite
 from mindrlhf_msprobe.comparison.judging.status import Decode, compare_records
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance, is_finite
 from mindrlhf_msprobe.comparison.pairing.composed import Assembly, assembly_of, taking
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.arrays.expression import CHUNK, WHOLE, Expression, Tile, Tiled

@@ -16,9 +16,9 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.rules import Rules, rule
 from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH, kind_of
+from mindrlhf_msprobe.comparison.mismatch.keyed import LetsIn
 from mindrlhf_msprobe.comparison.mismatch.networks import ran_alone
-from mindrlhf_msprobe.comparison.mismatch.rows.keyed import LetsIn
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import explained, numbers_that_explain
+from mindrlhf_msprobe.comparison.mismatch.rows import explained, numbers_that_explain
 from mindrlhf_msprobe.comparison.mismatch.sampling import Sampled
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair

@@ -8,7 +8,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.mismatch.conclude import gradual_limit
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import NotAligned, Source, row_pairs
+from mindrlhf_msprobe.comparison.mismatch.rows import NotAligned, Source, row_pairs
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.pairing.names import Name
@@ -131,13 +131,15 @@ def _compared(
     if not (rollout.has_elements and training.has_elements):
         return None
     entered = _entered(walk, name)
-    starts = walk.tokens.starts
     tokens = others = before = by = size = 0
     try:
-        for number, mine, _, theirs, (at, wanted) in row_pairs(rollout, training, walk.matched):
+        for pair in row_pairs(rollout, training, walk.matched):
             both = (
-                chosen_experts(np.asarray(side.values[rows]), largest)
-                for side, rows in ((mine, at), (theirs, wanted))
+                chosen_experts(np.asarray(values[rows]), largest)
+                for values, rows in (
+                    (rollout.rows(pair.mine).values, pair.rows),
+                    (training.rows(pair.other).values, pair.partners),
+                )
             )
             a, b = both
             if a is None or b is None or a.shape != b.shape:
@@ -145,7 +147,7 @@ def _compared(
             size = a.shape[1]
             known = (a >= 0).any(axis=1) & (b >= 0).any(axis=1)
             apart = known & (a != b).any(axis=1)
-            rows = starts[number] + mine.at[at[apart]]
+            rows = pair.tokens[apart]
             tokens, others = tokens + int(known.sum()), others + len(rows)
             if entered is not None:
                 far, limit = entered

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned
+from mindrlhf_msprobe.comparison.mismatch.rows import Aligned
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, Name, of_any_layer
 from mindrlhf_msprobe.findings.mismatch import Stage, Token
 from mindrlhf_msprobe.sequences.calls import TokenRows

@@ -13,7 +13,7 @@ from mindrlhf_msprobe.comparison.mismatch.sides import Side, read_parameters
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair, compare_weights
 from mindrlhf_msprobe.comparison.pairing.fused import by_rule
-from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRule
+from mindrlhf_msprobe.comparison.pairing.mapping import CellMapping, FusedRule, FusedRules
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, Name, NameRule, with_numbers
 from mindrlhf_msprobe.comparison.preflight.networks import mode_of
 from mindrlhf_msprobe.errors import nearest_of
@@ -234,7 +234,10 @@ def _unused_fused(rule: FusedRule, rollout: Side, training: Side) -> Message | N
     if not meant:
         return _no_cell(source, rollout)
     own, theirs = _matrices(rollout), _matrices(training)
-    if any(cell in own and by_rule(cell, own[cell], (rule,), theirs) is not None for cell in meant):
+    if any(
+        cell in own and by_rule(cell, own[cell], FusedRules((rule,)), theirs) is not None
+        for cell in meant
+    ):
         return None
     cell, parts = next(iter(meant.items()))
     for part in parts:

@@ -19,7 +19,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison.mismatch.conclude import OF_ROUNDING
 from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import NotAligned, Source
+from mindrlhf_msprobe.comparison.mismatch.rows import NotAligned, Source
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.sequences.calls import UNKNOWN, PhaseTokens

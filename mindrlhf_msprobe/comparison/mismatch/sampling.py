@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from mindrlhf_msprobe.common.message import Message, Messages, message
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import NotAligned, Source
+from mindrlhf_msprobe.comparison.mismatch.rows import NotAligned, Source
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.findings.mismatch import LogProbs, SampledToken

@@ -12,14 +12,8 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.status import Decode
 from mindrlhf_msprobe.comparison.mismatch.growth import GROWTH, ErrorGrowth
-from mindrlhf_msprobe.comparison.mismatch.rows.keyed import Columns, LetsIn, align_keys, columns_of
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
-    Aligned,
-    NotAligned,
-    Source,
-    align,
-    explained,
-)
+from mindrlhf_msprobe.comparison.mismatch.keyed import Columns, LetsIn, align_keys, columns_of
+from mindrlhf_msprobe.comparison.mismatch.rows import Aligned, NotAligned, Source, align, explained
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
 from mindrlhf_msprobe.comparison.mismatch.weights import WeightPair, Weights, compare_weights
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import preset_names

@@ -15,13 +15,13 @@ from itertools import permutations, product
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import Lower, compare_tensors
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import explained, sketch_of_rows, sums_in_order
+from mindrlhf_msprobe.comparison.judging.arrays import Lower, compare_tensors
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance
+from mindrlhf_msprobe.comparison.mismatch.rows import explained, sketch_of_rows, sums_in_order
 from mindrlhf_msprobe.comparison.pairing.composed import joined
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import parameter_names_of
 from mindrlhf_msprobe.comparison.pairing.fused import Fused, find_fused, find_reordered, parts_of
-from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule
+from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, FusedRules
 from mindrlhf_msprobe.comparison.pairing.names import Names, around
 from mindrlhf_msprobe.storage.arrays.npy import ROUNDED, ArrayFileError, rounded, roundoff
 from mindrlhf_msprobe.storage.arrays.sketches import COLUMNS, SIGNS
@@ -128,7 +128,7 @@ def compare_weights(
     rollout: Mapping[str, Record],
     training: Mapping[str, Record],
     names: Names,
-    rules: Sequence[FusedRule] = (),
+    rules: FusedRules = NONE_FUSED,
 ) -> Weights:
     """Compare the parameters of both networks.
 

@@ -24,8 +24,8 @@ Row = tuple[int, int]
 _Counts = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-class Side:
-    """The entries of one side, by cell and batch.
+class Batches:
+    """The batches of one side: its entries, by cell and batch.
 
     A batch is one call of the outermost cell that was recorded, which begins first; every other
     cell runs as often for one batch as for another, or is not cut.
@@ -58,7 +58,7 @@ class Side:
         calls = len(self.cells.get(cell, ()))
         return calls // self.count if calls % self.count == 0 else 0
 
-    def is_even(self, cell: str, other: Side) -> bool:
+    def is_even(self, cell: str, other: Batches) -> bool:
         """Return whether a cell is known to run equally often in a batch of both sides."""
         return 0 < self.per_batch(cell) == other.per_batch(cell)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite, is_nan, is_number
+from mindrlhf_msprobe.comparison.judging.tolerance import is_finite, is_nan, is_number
 from mindrlhf_msprobe.storage.arrays.expression import (
     Expression,
     Permuted,

@@ -13,7 +13,7 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.patterns import PatternError, pattern
 from mindrlhf_msprobe.common.printable import spans
 from mindrlhf_msprobe.comparison.pairing.planner import Pair, StepData
-from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA
+from mindrlhf_msprobe.comparison.pairing.timeline import DATA
 from mindrlhf_msprobe.errors import UsageError, nearest_of
 from mindrlhf_msprobe.phases import INPUT_KEYS
 
@@ -349,14 +349,3 @@ class StepFilter:
         if pair.event.phase not in {entry.phase for entry in side.entries}:
             return "phases"
         return "cells"
-
-
-def given_to(pairs: Sequence[Pair], index: int) -> list[int]:
-    """Return the numbers of what the entry of the `index`-th pair was given when it began."""
-    pair = pairs[index]
-    return [
-        i
-        for i, other in enumerate(pairs[:index])
-        if other.event.kind == BEGIN
-        and (other.event.phase, other.event.name) == (pair.event.phase, pair.event.name)
-    ]

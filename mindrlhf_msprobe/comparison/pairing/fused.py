@@ -17,13 +17,8 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.comparison.judging.moves import keys_of_rows
-from mindrlhf_msprobe.comparison.pairing.frameworks.presets import FUSED
-from mindrlhf_msprobe.comparison.pairing.mapping import (
-    NONE_FUSED,
-    FusedRule,
-    FusedRules,
-    interleaved,
-)
+from mindrlhf_msprobe.comparison.pairing.frameworks.presets import FUSED, is_of_fused
+from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, FusedRules, interleaved
 from mindrlhf_msprobe.comparison.pairing.names import NUMBER, of_any_layer, with_numbers
 from mindrlhf_msprobe.errors import RunError
 from mindrlhf_msprobe.storage.arrays import npy
@@ -57,7 +52,7 @@ class Fused:
 
 
 def find_fused(
-    rollout: Mapping[str, Record], training: Mapping[str, Record], rules: Sequence[FusedRule] = ()
+    rollout: Mapping[str, Record], training: Mapping[str, Record], rules: FusedRules = NONE_FUSED
 ) -> dict[str, Fused]:
     """Return the fused cells of the rollout network.
 
@@ -65,7 +60,6 @@ def find_fused(
         rollout, training: parameters by name that the other network has not.
         rules: what a user says of fused cells; it counts where the values of no layer say it.
     """
-    rules = FusedRules(rules) if not isinstance(rules, FusedRules) else rules
     found: dict[str, Fused] = {}
     left = {name: record for name, record in rollout.items() if _matrix(record)}
     for dtype, transposed in product((None, *npy.ROUNDED), _ORIENTATIONS):
@@ -190,10 +184,9 @@ def find_reordered(
     Args:
         rollout, training: parameters of the same names and shapes that are unlike.
     """
-    usual = {name for names, _ in FUSED for name in names}
     found: dict[str, Fused] = {}
     for name, record in rollout.items():
-        if cell_of_parameter(name).rpartition(".")[2] in usual and _matrix(record):
+        if is_of_fused(name) and _matrix(record):
             own, other = {name: record}, {name: training[name]}
             read = (_by_values(own, other, _ORIENTATIONS[0], r) for r in (None, *npy.ROUNDED))
             found |= next(filter(None, read), {})
@@ -237,10 +230,7 @@ def _matrix(record: Record) -> tuple[int, int] | None:
 
 
 def by_rule(
-    cell: str,
-    shape: tuple[int, int],
-    rules: Sequence[FusedRule],
-    shapes: Mapping[str, tuple[int, int]],
+    cell: str, shape: tuple[int, int], rules: FusedRules, shapes: Mapping[str, tuple[int, int]]
 ) -> Fused | None:
     """Return what a user says of a fused cell; None where nothing is said, or it does not fit.
 
@@ -248,7 +238,6 @@ def by_rule(
         shape: of its weight.
         shapes: of the weights of the training network's cells.
     """
-    rules = FusedRules(rules) if not isinstance(rules, FusedRules) else rules
     fitting = (one for one in rules.meaning(cell) if all(part in shapes for part in one[1]))
     rule, parts = next(fitting, (None, ()))
     return None if rule is None else _of_parts(cell, shape, parts, shapes, rule.order)

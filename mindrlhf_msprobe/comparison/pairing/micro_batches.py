@@ -21,10 +21,10 @@ import numpy as np
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.batch_rows import (
     FORWARD,
+    Batches,
     Given,
     Row,
     Rows,
-    Side,
     unlike_axes,
 )
 from mindrlhf_msprobe.comparison.pairing.composed import (
@@ -74,7 +74,10 @@ def cut(
             for side in (a, b)
         )
     names = match_names({e.cell for e in a.entries}, {e.cell for e in b.entries}, rules)
-    sides = (Side(a.entries, names.common_a, phases[0]), Side(b.entries, names.common_b, phases[1]))
+    sides = (
+        Batches(a.entries, names.common_a, phases[0]),
+        Batches(b.entries, names.common_b, phases[1]),
+    )
     if not all(side.usable for side in sides) or sides[0].leading != sides[1].leading:
         return None
     kept = sides[0].first_updated(), sides[1].first_updated()
@@ -85,7 +88,7 @@ def cut(
 
 
 def _cut(
-    sides: tuple[Side, Side],
+    sides: tuple[Batches, Batches],
     given: Given,
     both: tuple[StepData, StepData],
     operators: list[list[Entry]],
@@ -114,7 +117,7 @@ def _cut(
     return CutStep(both, (note,), extra, {None: 1 - small} if given.stored else {}, _GRADIENTS)
 
 
-def _axes(sides: tuple[Side, Side], given: Given) -> _Axes:
+def _axes(sides: tuple[Batches, Batches], given: Given) -> _Axes:
     """Return for each record that both sides have the axis of its rows, and how many places each
     row has along it; or why it cannot be cut, None where it holds no rows. A record that is not
     named has another shape.
@@ -158,7 +161,7 @@ def _each(records: Sequence[tuple[Record, int]], axis: int) -> int:
 _Result = tuple[list[Entry], dict[Alone, Message], bool]
 
 
-def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Result:
+def _by_statistics(sides: tuple[Batches, Batches], small: int, given: Given) -> _Result:
     """Return the entries of the larger side with what cannot be compared marked so."""
     axes, large = _axes(sides, given), sides[1 - small]
     places = {
@@ -168,7 +171,7 @@ def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Resul
     }
     uneven = _uneven(large, sides[small])
 
-    def marked(entry: Entry, record: Record) -> Record:
+    def as_known(entry: Entry, record: Record) -> Record:
         if entry.direction != FORWARD:
             return composed(record, gap=_GRADIENTS)
         if record.io == "parameters":
@@ -179,7 +182,7 @@ def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Resul
         return _not_cut(record, place, axes) or composed(record, gap=_STATISTICS)
 
     entries = [
-        replace(entry, records=tuple(marked(entry, record) for record in entry.records))
+        replace(entry, records=tuple(as_known(entry, record) for record in entry.records))
         for entry in large.entries
     ]
     extra: dict[Alone, Message] = {
@@ -191,7 +194,7 @@ def _by_statistics(sides: tuple[Side, Side], small: int, given: Given) -> _Resul
     return entries, extra, False
 
 
-def _uneven(side: Side, other: Side) -> set[str]:
+def _uneven(side: Batches, other: Batches) -> set[str]:
     """Return the entries of cells that both sides have, and do not run equally often in a batch."""
     return {
         entry.name
@@ -223,10 +226,18 @@ def _called(record: Record, name: str, entry: Entry) -> Record:
     return replace(record, name=name + record.name[len(entry.name) :])
 
 
+def _later(entry: Entry, by: int = 0, *, times: int = 1) -> Entry:
+    """Return an entry with its times multiplied, and then moved."""
+    end = None if entry.end is None else by + entry.end * times
+    return replace(entry, seq=by + entry.seq * times, end=end)
+
+
 class _Cutter:
     """Makes entries of the larger batches as if these had been run in the smaller ones."""
 
-    def __init__(self, sides: tuple[Side, Side], small: int, given: Given, rows: Rows) -> None:
+    def __init__(
+        self, sides: tuple[Batches, Batches], small: int, given: Given, rows: Rows
+    ) -> None:
         self._small, self._large = sides[small], sides[1 - small]
         self._number, self._given, self._rows = small, given, rows
         self._axes = _axes(sides, given)
@@ -299,10 +310,8 @@ class _Cutter:
                     kept_whole = _not_cut(piece, place, self._axes)
                     made.append(kept_whole or self._cut(piece, sources, place))
             yield replace(
-                own,
+                _later(own, shift),
                 name=names[own.name],
-                seq=own.seq + shift,
-                end=None if own.end is None else own.end + shift,
                 parent=names.get(own.parent or ""),
                 opening=other.opening,
                 records=(*made, *held),
@@ -337,8 +346,7 @@ class _Cutter:
             most = max((e.call for calls in self._small.cells.values() for e in calls), default=0)
             name = f"{entry.call_name}.{most + 1 + entry.call}"
             records = tuple(_called(record, name, entry) for record in records)
-        end = None if entry.end is None else entry.end + shift
-        return replace(entry, name=name, seq=entry.seq + shift, end=end, records=records)
+        return replace(_later(entry, shift), name=name, records=records)
 
 
 #: Of each run, whether the gradients of a batch are the MEAN or the SUM of those of its
@@ -469,14 +477,10 @@ def _merged(side: StepData, of_phase: Mapping[str, CutStep], number: int) -> Ste
     latest = [entry.time for p in moved for entry in made[p]]
     factor = max(latest, default=0) + 2
 
-    def at(entry: Entry, begin: int, times: int) -> Entry:
-        end = None if entry.end is None else begin + entry.end * times
-        return replace(entry, seq=begin + entry.seq * times, end=end)
-
-    entries = [at(entry, 0, factor) for entry in side.entries if entry.phase not in moved]
+    entries = [_later(entry, times=factor) for entry in side.entries if entry.phase not in moved]
     for phase in moved:
         begin = min(entry.seq for entry in own[phase]) * factor
-        entries += [at(entry, begin, 1) for entry in made[phase]]
+        entries += [_later(entry, begin) for entry in made[phase]]
     key_data = [replace(d, seq=None if d.seq is None else d.seq * factor) for d in side.key_data]
     entries.sort(key=lambda entry: entry.seq)
     return replace(side, entries=entries, key_data=key_data)

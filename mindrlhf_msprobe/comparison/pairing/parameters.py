@@ -18,7 +18,9 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.comparison.pairing.composed import Composed, OfRecord, joined, reshaped
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import (
-    FUSED,
+    is_of_fused,
+    is_of_part,
+    last_name,
     own_names,
     preset_names,
     said_of_preset,
@@ -43,8 +45,6 @@ _OF_TRAINING = re.compile(
     r"(?:learning_rate|lr|global_step|beta[12]|beta[12]_power|epoch_num|step_num|loss_scale|scale_sense"
     r"|current_iterator_step|last_overflow_iterator_step|momentum|weight_decay|state_step)(?:_\d+)?"
 )
-_FUSED = {name for names, _ in FUSED for name in names}
-_PARTS = {name for _, each in FUSED for parts in each for name in parts}
 
 #: The parameters of one side, by name.
 Parameters = Mapping[str, Record]
@@ -216,8 +216,8 @@ def _by_presets(a: Parameters, b: Parameters) -> list[tuple[Pair, Message]]:
     """
     found = []
     for own, others, turned in ((a, b, False), (b, a, True)):
-        weights = {n: r for n, r in own.items() if _last(n) in _FUSED and not is_of_optimizer(n)}
-        parts = {n: r for n, r in others.items() if _last(n) in _PARTS and not is_of_optimizer(n)}
+        weights = {n: r for n, r in own.items() if is_of_fused(n) and not is_of_optimizer(n)}
+        parts = {n: r for n, r in others.items() if is_of_part(n) and not is_of_optimizer(n)}
         fused = {of.cell: of for of in find_usual(weights, parts)}
         for name, record in own.items():
             state, bare = split_state(name)
@@ -231,8 +231,10 @@ def _by_presets(a: Parameters, b: Parameters) -> list[tuple[Pair, Message]]:
             whole = joined(made_of, record.name, order=of.order.tolist())
             if whole.leaf.shape == record.leaf.shape:
                 groups = 1 + int(np.count_nonzero(np.diff(of.order) < 0))
-                names = [_last(part.name) for part in made_of]
-                said = message("checkpoint.made_of", name=_last(name), parts=names, groups=groups)
+                names = [last_name(part.name) for part in made_of]
+                said = message(
+                    "checkpoint.made_of", name=last_name(name), parts=names, groups=groups
+                )
                 pair = _pair(*(whole, record)[:: 1 if turned else -1])
                 found.append((pair, said))
         for stacked in stacked_experts(own, others):
@@ -241,10 +243,6 @@ def _by_presets(a: Parameters, b: Parameters) -> list[tuple[Pair, Message]]:
             pair = _pair(*(stacked.made, stacked.whole)[:: 1 if turned else -1])
             found.append((pair, message("checkpoint.made_of", **holds)))
     return found
-
-
-def _last(name: str) -> str:
-    return cell_of_parameter(name).rpartition(".")[2]
 
 
 # Experts of a mixture that one network keeps one by one, and the other one in one weight.

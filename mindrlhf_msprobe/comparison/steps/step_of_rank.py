@@ -21,8 +21,8 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.processes import available_cores
 from mindrlhf_msprobe.comparison.correspondence import brought_together
+from mindrlhf_msprobe.comparison.judging.arrays import Threads
 from mindrlhf_msprobe.comparison.judging.by_statistics import note
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import Threads
 from mindrlhf_msprobe.comparison.judging.noise import EXPLAINABLE, within_noise
 from mindrlhf_msprobe.comparison.judging.status import (
     PairFound,
@@ -32,10 +32,10 @@ from mindrlhf_msprobe.comparison.judging.status import (
     why_unreadable,
 )
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
-from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, across_frameworks
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, across_frameworks, is_across
 from mindrlhf_msprobe.comparison.pairing.composed import gap_of
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, StepFilter
-from mindrlhf_msprobe.comparison.pairing.frameworks.records import beside_of, is_across
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import beside_of
 from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, CellMapping, FusedRules
 from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRules
 from mindrlhf_msprobe.comparison.pairing.planner import CutStep, Pair, StepData, StepPlan, plan_step
@@ -422,7 +422,7 @@ def compare_whole_step(job: Job, at: StepPlace) -> StepResult:
 def compare_pair(job: Job, work: PairWork) -> PairResult:
     """Compare one pair of records; what goes wrong with it costs nothing but its own finding."""
     tolerance, by = job.tolerances.matching(work.a.name, work.b.name)
-    if tolerance.bitwise and is_across(work.a, work.b):
+    if tolerance.bitwise and is_across(work.a.leaf, work.b.leaf):
         tolerance, by = across_frameworks(work.a.leaf, work.b.leaf, beside_of(work.a))
     gap = None
     with Threads(min(job.threads, available_cores()) if work.bytes > LARGE else 1) as threads:

@@ -10,8 +10,9 @@ from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.rules import Rule, first_answer, rule
 from mindrlhf_msprobe.comparison.judging.status import FILE_CHANGED
 from mindrlhf_msprobe.comparison.judging.suspicion import sides
+from mindrlhf_msprobe.comparison.judging.tolerance import is_across
 from mindrlhf_msprobe.comparison.pairing.composed import gap_of
-from mindrlhf_msprobe.comparison.pairing.frameworks.records import is_across, made_in_forms
+from mindrlhf_msprobe.comparison.pairing.frameworks.records import made_in_forms
 from mindrlhf_msprobe.comparison.pairing.names import OUTER, ROOT
 from mindrlhf_msprobe.comparison.pairing.planner import Pair
 from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, DATA, END
@@ -484,7 +485,7 @@ def _doubt_about_agreement(first: FirstDifference) -> Messages:
         if finding is not None and pair.event.phase == first.event.phase
         if finding.status is Status.WITHIN_TOLERANCE
     ]
-    if any(f.metrics is None and p.a and p.b and is_across(p.a, p.b) for p, f in close):
+    if any(f.metrics is None and p.a and p.b and is_across(p.a.leaf, p.b.leaf) for p, f in close):
         return (message("explanation.but_below_tolerance"),)
     return (message("explanation.but_not_bitwise"),) if close else ()
 

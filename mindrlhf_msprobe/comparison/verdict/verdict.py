@@ -20,9 +20,8 @@ from mindrlhf_msprobe.comparison.judging.suspicion import (
     is_mask,
     non_finite_of,
 )
-from mindrlhf_msprobe.comparison.pairing.filters import given_to
 from mindrlhf_msprobe.comparison.pairing.planner import StepPlan
-from mindrlhf_msprobe.comparison.pairing.timeline import END
+from mindrlhf_msprobe.comparison.pairing.timeline import BEGIN, END
 from mindrlhf_msprobe.comparison.steps.step_of_rank import (
     Job,
     PairWork,
@@ -161,8 +160,14 @@ def _left_out(job: Job, plan: StepPlan, index: int) -> LeftOut:
             keys = [sum(len(d.records) for d in data.key_data) for data in (everything, chosen)]
             hidden.append(cells + keys[0] - keys[1])
         return LeftOut(min(hidden), all_else=True)
-    begin = given_to(plan.pairs, index)
-    inside = max(begin, default=-1) + 1 if plan.pairs[index].event.kind == END else 0
+    event = plan.pairs[index].event
+    begin = [  # what its entry was given when it began
+        number
+        for number, other in enumerate(plan.pairs[:index])
+        if other.event.kind == BEGIN
+        and (other.event.phase, other.event.name) == (event.phase, event.name)
+    ]
+    inside = max(begin, default=-1) + 1 if event.kind == END else 0
     records = sum(job.chosen.leaves_out(pair) for pair in plan.pairs[inside:index])
     unlike = []
     for pair in (plan.pairs[i] for i in begin if job.chosen.leaves_out(plan.pairs[i])):

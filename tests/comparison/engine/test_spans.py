@@ -14,17 +14,18 @@ from helpers.runs import Recording
 
 from mindrlhf_msprobe.comparison.engine import executor
 from mindrlhf_msprobe.comparison.engine.local_workers import LocalWorkers
-from mindrlhf_msprobe.comparison.judging.metrics import arrays as metrics
-from mindrlhf_msprobe.comparison.judging.metrics import block_sums
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import (
+from mindrlhf_msprobe.comparison.judging import arrays as metrics
+from mindrlhf_msprobe.comparison.judging import sums
+from mindrlhf_msprobe.comparison.judging.arrays import (
     Threads,
     compare_arrays,
     compare_tensors,
+    same_bytes,
     same_elements,
 )
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Tolerance, same_bytes
 from mindrlhf_msprobe.comparison.judging.status import token_difference
-from mindrlhf_msprobe.comparison.judging.tolerance import tolerances
+from mindrlhf_msprobe.comparison.judging.sums import BLOCK
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance, tolerances
 from mindrlhf_msprobe.comparison.pairing.view import views
 from mindrlhf_msprobe.comparison.steps import step_of_rank
 from mindrlhf_msprobe.comparison.steps.step_of_rank import Job
@@ -107,7 +108,7 @@ KINDS = [
 def test_spans_give_the_numbers_of_the_whole(monkeypatch, spans, dtype, how, compiled):
     """Every digit is the same, however many threads there are and however long spans are."""
     if not compiled:
-        monkeypatch.setattr(block_sums, "FUNCTION", None)
+        monkeypatch.setattr(sums, "FUNCTION", None)
     numbers = np.random.default_rng(len(dtype) + len(how))
     scale = 1e18 if dtype.endswith("int64") else 100  # 64-bit integers beyond what floats hold
     a = numbers.normal(size=SIZE) * (scale if dtype in INTEGERS else 1)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.status import compare_records
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.storage.foreign.dialect import MSPROBE
 from mindrlhf_msprobe.storage.leaves import Leaf

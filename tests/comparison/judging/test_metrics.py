@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mindrlhf_msprobe.comparison.judging.metrics import block_sums
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import SMALL, compare_arrays
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import BLOCK, Tolerance, dots, same_bytes
+from mindrlhf_msprobe.comparison.judging import sums
+from mindrlhf_msprobe.comparison.judging.arrays import SMALL, compare_arrays, same_bytes
+from mindrlhf_msprobe.comparison.judging.sums import BLOCK, dots
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance
 from mindrlhf_msprobe.storage.arrays.npy import bfloat16_bits_to_float32
 
 NAN, INF = math.nan, math.inf
@@ -25,7 +26,7 @@ def compare(a, b, tolerance=None):
     """Compare with numpy alone and, where it was built, the compiled library: to the last bit."""
     a, b, tolerance = np.asarray(a), np.asarray(b), tolerance or Tolerance()
     found = compare_arrays(a, b, tolerance)
-    with mock.patch.object(block_sums, "FUNCTION", None):
+    with mock.patch.object(sums, "FUNCTION", None):
         assert repr(compare_arrays(a, b, tolerance)) == repr(found)
     return found
 
@@ -339,9 +340,9 @@ def test_the_order_in_which_products_are_summed_is_fixed():
             lanes = [dtype(0)] * 128
             for place, product in enumerate(chunk):
                 lanes[place % 128] += product
-            sums = [float(lane) for lane in lanes]
-            while len(sums) > 1:
-                half = len(sums) // 2
-                sums = [p + q for p, q in zip(sums[:half], sums[half:])]
-            expected += sums[0]
+            folded = [float(lane) for lane in lanes]
+            while len(folded) > 1:
+                half = len(folded) // 2
+                folded = [p + q for p, q in zip(folded[:half], folded[half:])]
+            expected += folded[0]
         assert dots((x, x)) == [expected]

@@ -19,11 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
-from mindrlhf_msprobe.comparison.judging.metrics import arrays as metrics
-from mindrlhf_msprobe.comparison.judging.metrics import block_sums
-from mindrlhf_msprobe.comparison.judging.metrics.arrays import compare_arrays
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging import arrays as metrics
+from mindrlhf_msprobe.comparison.judging import sums
+from mindrlhf_msprobe.comparison.judging.arrays import compare_arrays
 from mindrlhf_msprobe.comparison.judging.status import compare_records
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance
 from mindrlhf_msprobe.storage.arrays.npy import bfloat16_bits_to_float32, save_npy
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.records import Record
@@ -123,10 +123,10 @@ def tolerances():
 @pytest.fixture(params=["numpy", "compiled", "float64"])
 def arithmetic(request, monkeypatch):
     """Run a property in each way by which float32 is computed, whatever the size."""
-    if request.param == "compiled" and block_sums.FUNCTION is None:
+    if request.param == "compiled" and sums.FUNCTION is None:
         pytest.skip("there was no C compiler when the package was installed")
     if request.param != "compiled":
-        monkeypatch.setattr(block_sums, "FUNCTION", None)
+        monkeypatch.setattr(sums, "FUNCTION", None)
     if request.param != "float64":
         monkeypatch.setattr(metrics, "SMALL", -1)
     return request.param

@@ -11,8 +11,8 @@ import pytest
 
 from mindrlhf_msprobe.capture.tensors.summary import summarise, to_host
 from mindrlhf_msprobe.common.message import as_message
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
 from mindrlhf_msprobe.comparison.judging.status import compare_records, text_difference
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance
 from mindrlhf_msprobe.findings import Status
 from mindrlhf_msprobe.report.messages import text_of, texts_of
 from mindrlhf_msprobe.storage.arrays.npy import save_npy

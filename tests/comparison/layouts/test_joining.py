@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers.checkpoint_files import write_strategy
 
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import Tolerance
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance
 from mindrlhf_msprobe.comparison.layouts.joining import Held, join_both
 from mindrlhf_msprobe.comparison.layouts.judging import compare_joined
 from mindrlhf_msprobe.comparison.layouts.layout import Layout, load_layouts

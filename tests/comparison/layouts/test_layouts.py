@@ -16,7 +16,7 @@ from helpers.split_runs import SHARDS, network, places, record_split
 
 from mindrlhf_msprobe import ConfigError, UsageError, compare_runs
 from mindrlhf_msprobe.cli import main
-from mindrlhf_msprobe.comparison.judging.metrics import arrays
+from mindrlhf_msprobe.comparison.judging import arrays
 from mindrlhf_msprobe.comparison.layouts import judging
 from mindrlhf_msprobe.findings import Outcome, Status
 from mindrlhf_msprobe.storage.arrays import expression

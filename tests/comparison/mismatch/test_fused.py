@@ -9,7 +9,12 @@ import pytest
 
 from mindrlhf_msprobe.comparison.mismatch.weights import compare_weights
 from mindrlhf_msprobe.comparison.pairing.fused import find_fused
-from mindrlhf_msprobe.comparison.pairing.mapping import FusedRule, interleaved, load_cells
+from mindrlhf_msprobe.comparison.pairing.mapping import (
+    FusedRule,
+    FusedRules,
+    interleaved,
+    load_cells,
+)
 from mindrlhf_msprobe.comparison.pairing.names import Names, name_rule
 from mindrlhf_msprobe.errors import ConfigError
 from mindrlhf_msprobe.storage.arrays.npy import dtype_name, save_npy
@@ -272,7 +277,7 @@ def test_weights_of_a_lower_dtype_are_equal_where_only_the_cast_is_between(store
     training = stored(a__weight=made[:4], b__weight=made[4:], head__weight=made)
     cast = made.astype(np.float16)
     rollout = stored(ab__weight=cast, head__weight=cast)
-    rules = (FusedRule((name_rule("f", "ab", "a"), name_rule("f", "ab", "b"))),)
+    rules = FusedRules([FusedRule((name_rule("f", "ab", "a"), name_rule("f", "ab", "b")))])
     weights = compare_weights(rollout, training, Names(), rules)
     assert [pair.equal for pair in weights.pairs] == [True, True]
     assert all(0 < pair.relative < 2**-11 for pair in weights.pairs)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.comparison.mismatch.growth import ErrorGrowth
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Aligned, Distances
+from mindrlhf_msprobe.comparison.mismatch.rows import Aligned, Distances
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.findings.mismatch import Token
 from mindrlhf_msprobe.sequences.calls import TokenRows

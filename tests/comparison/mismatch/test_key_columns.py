@@ -11,8 +11,8 @@ import random
 import numpy as np
 import pytest
 
-from mindrlhf_msprobe.comparison.mismatch.rows.keyed import Columns, align_keys, columns_of
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import NotAligned, Source
+from mindrlhf_msprobe.comparison.mismatch.keyed import Columns, align_keys, columns_of
+from mindrlhf_msprobe.comparison.mismatch.rows import NotAligned, Source
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
 from mindrlhf_msprobe.comparison.pairing.names import Name
 from mindrlhf_msprobe.sequences.calls import read_tokens

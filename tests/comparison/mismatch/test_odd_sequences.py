@@ -20,7 +20,7 @@ from mindspore import ops
 from mindrlhf_msprobe import open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.mismatch.find import PHASES, find_mismatch
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import Rows
+from mindrlhf_msprobe.comparison.mismatch.rows import Rows
 from mindrlhf_msprobe.comparison.mismatch.sides import read_side
 from mindrlhf_msprobe.comparison.mismatch.walk import Walk
 from mindrlhf_msprobe.demo import task

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mindrlhf_msprobe.comparison.mismatch.growth import ErrorGrowth
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
+from mindrlhf_msprobe.comparison.mismatch.rows import (
     Aligned,
     Rows,
     explained,

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.pairing.names import NO_RULES, NameRule, NameRules, literal
+from mindrlhf_msprobe.storage.records import cell_of_parameter
 
 _LAYERS = re.compile(r"(?:(.*)\.)?layers\.[0-9]+")
 
@@ -93,6 +94,25 @@ FUSED: tuple[tuple[tuple[str, ...], list[tuple[str, ...]]], ...] = (
         own_names("gate", "up"),
     ),
 )
+_FUSED = {name for names, _ in FUSED for name in names}
+_PARTS = {name for _, each in FUSED for parts in each for name in parts}
+
+
+def last_name(parameter: str) -> str:
+    """Return what the cell of a parameter is called inside what is around it."""
+    return cell_of_parameter(parameter).rpartition(".")[2]
+
+
+def is_of_fused(parameter: str) -> bool:
+    """Return whether a parameter's cell is called as fused ones usually are."""
+    return last_name(parameter) in _FUSED
+
+
+def is_of_part(parameter: str) -> bool:
+    """Return whether a parameter's cell is called as a part of fused ones usually is."""
+    return last_name(parameter) in _PARTS
+
+
 #: What projections are called whose rows a rotary embedding turns.
 ROTATED = [name for both in own_names("query", "key") for name in both]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
+from mindrlhf_msprobe.comparison.judging.tolerance import is_finite, is_of_torch
 from mindrlhf_msprobe.comparison.pairing.composed import Composed, composed, reshaped, transposed
 from mindrlhf_msprobe.storage.arrays.npy import ArrayFileError
 from mindrlhf_msprobe.storage.operators import is_operator, parse_operator
@@ -84,14 +84,8 @@ def of_pytorch(entries: Iterable[Entry]) -> bool | None:
     for entry in entries:
         for record in entry.records:
             if record.leaf.is_tensor:
-                return record.leaf.type.startswith("torch.")
+                return is_of_torch(record.leaf)
     return None
-
-
-def is_across(a: Record, b: Record) -> bool:
-    """Return whether one of two tensors is PyTorch's and the other is not."""
-    both = a.leaf.is_tensor and b.leaf.is_tensor
-    return both and a.leaf.type.startswith("torch.") != b.leaf.type.startswith("torch.")
 
 
 def bring_together(
@@ -177,7 +171,7 @@ def _arguments(a: Records, b: Records) -> dict[tuple[str, str], tuple[str, str]]
 
     None where it is not known that PyTorch's are those of the arguments.
     """
-    of_torch = [r for r in (*a.values(), *b.values()) if r.leaf.type.startswith("torch.")]
+    of_torch = [r for r in (*a.values(), *b.values()) if is_of_torch(r.leaf)]
     entries = (r.name.removesuffix(f".{r.io}.{r.path}") for r in of_torch if r.leaf.is_tensor)
     operators = [parse_operator(name) for name in entries]
     if not operators or not all(of and of.name in _ONE_STEP for of in operators):

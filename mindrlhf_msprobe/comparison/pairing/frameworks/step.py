@@ -16,8 +16,9 @@ from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.judging.moves import order_between
 from mindrlhf_msprobe.comparison.pairing.composed import composed, joined, transposed
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import (
-    FUSED,
     ROTATED,
+    is_of_fused,
+    last_name,
     preset_names,
     said_of_preset,
 )
@@ -343,7 +344,6 @@ def of_inputs(entries: Iterable[Entry]) -> bool | None:
     return None
 
 
-_FUSED = {name for names, _ in FUSED for name in names}
 #: How rows are ordered: of a fused weight their places, of a rotated one the rows of a head and
 #: which network turns halves; empty: both networks have them in one order.
 _Kind = tuple[int, ...]
@@ -377,7 +377,7 @@ def orders_of(mine: Mapping[str, Record], theirs: Mapping[str, Record]) -> dict[
     rotated = {
         cell_of_parameter(n): _rotary_kind(r, theirs[n])
         for n, r in fitting.items()
-        if _last(n) in ROTATED
+        if last_name(n) in ROTATED
     }
     kind = _of_most(rotated)
     for cell in rotated if kind else ():
@@ -391,18 +391,14 @@ def _fused_kinds(
     fitting: Mapping[str, Record], theirs: Mapping[str, Record]
 ) -> dict[tuple[str, int], dict[str, _Kind | None]]:
     """Return how the rows of fused weights are ordered, by name and rows; None is not known."""
-    fused = {n: r for n, r in fitting.items() if _last(n) in _FUSED}
+    fused = {n: r for n, r in fitting.items() if is_of_fused(n)}
     found = {cell: np.argsort(of.order) for cell, of in find_reordered(fused, theirs).items()}
     kinds: dict[tuple[str, int], dict[str, _Kind | None]] = defaultdict(dict)
     for name, record in fused.items():
         cell, rows = cell_of_parameter(name), (record.leaf.shape or (0,))[0]
         order = tuple(found[cell].tolist()) if cell in found else None
-        kinds[_last(name), rows][cell] = _AS_THEY_ARE if order == tuple(range(rows)) else order
+        kinds[last_name(name), rows][cell] = _AS_THEY_ARE if order == tuple(range(rows)) else order
     return kinds
-
-
-def _last(name: str) -> str:
-    return cell_of_parameter(name).rpartition(".")[2]
 
 
 def _of_most(kinds: Mapping[str, _Kind | None]) -> _Kind:

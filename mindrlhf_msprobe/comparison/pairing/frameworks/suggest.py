@@ -23,7 +23,7 @@ import yaml
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import is_finite
+from mindrlhf_msprobe.comparison.judging.tolerance import is_finite
 from mindrlhf_msprobe.comparison.pairing.composed import together
 from mindrlhf_msprobe.comparison.pairing.frameworks.presets import FUSED, preset_names
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import parameter_names_of

@@ -5,15 +5,13 @@ How far rows are from each other is told by their elements, or by their sketches
 
 from __future__ import annotations
 
-import ctypes
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from mindrlhf_msprobe.common.compiled import library_beside
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.comparison.mismatch.sides import Side, Value
@@ -80,25 +78,19 @@ def distances(
     at_a, at_b = rows if rows is not None else (np.arange(len(a)), np.arange(len(b)))
     count = len(at_a)
     found = Distances(np.empty(count), np.empty(count), np.empty(count, bool))
-    plain = (x.dtype == np.float32 and x.flags.c_contiguous and x.flags.aligned for x in (a, b))
-    if _COMPILED is not None and all(plain):
-        at_a, at_b = (np.ascontiguousarray(at, np.int64) for at in (at_a, at_b))
-        inputs = [array.ctypes.data for array in (a, b, at_a, at_b)]
-        outputs = [array.ctypes.data for array in (found.squared, found.norms, found.unequal)]
-        measured = _COMPILED(*inputs, len(a), len(b), count, a.shape[1], *outputs)
-        if measured < count:
-            raise IndexError(int(at_a[measured]), int(at_b[measured]))
-        return found
     for block in blocks(count, a.shape[1] * 8):
-        x, y = _floating(a[at_a[block]]), _floating(b[at_b[block]])
+        x, y = _taken(a, at_a[block]), _taken(b, at_b[block])
         with np.errstate(invalid="ignore", over="ignore"):
             apart = x - y
             found.squared[block] = squared = np.einsum("ij,ij->i", apart, apart)
             found.norms[block] = np.einsum("ij,ij->i", y, y)
         found.unequal[block] = squared != 0
         # What is too small to be squared differs, too; NaN is equal to NaN.
-        for row in np.flatnonzero((squared == 0) | np.isnan(squared)):
-            found.unequal[block.start + row] = not np.array_equal(x[row], y[row], equal_nan=True)
+        unsure = (squared == 0) | np.isnan(squared)
+        if unsure.any():
+            p, q = x[unsure], y[unsure]
+            unlike = (p != q) & ~(np.isnan(p) & np.isnan(q))
+            found.unequal[block][unsure] = unlike.any(axis=1)
     return found
 
 
@@ -127,21 +119,12 @@ def sketch_distances(
     return Distances(found.squared, norms, unequal, sampled=a.values.shape[1])
 
 
-def _load() -> Any:
-    """Return the library's function, None where it was not built."""
-    function = getattr(library_beside(__file__, "_rows"), "msprobe_float32_rows", None)
-    if function is not None:
-        address, number = ctypes.c_void_p, ctypes.c_int64
-        function.argtypes = (*[address] * 4, *[number] * 4, *[address] * 3)
-        function.restype = number
-    return function
-
-
-_COMPILED = _load()
-
-
-def _floating(values: np.ndarray) -> np.ndarray:
-    return values if values.dtype in (np.float32, np.float64) else values.astype(np.float32)
+def _taken(values: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Return rows as floats; those that follow each other are a view."""
+    rows = slice(int(at[0]), int(at[-1]) + 1)
+    follow = rows.start >= 0 and rows.stop <= len(values) and bool((np.diff(at) == 1).all())
+    taken = values[rows] if follow else np.take(values, at, axis=0)
+    return taken if taken.dtype in (np.float32, np.float64) else taken.astype(np.float32)
 
 
 def blocks(rows: int, row_bytes: int) -> Iterator[slice]:
@@ -378,14 +361,13 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
     if not (rollout.calls and training.calls):
         raise NotAligned(message("mismatch.no_layout"))
     sketched = not (rollout.has_elements and training.has_elements)
-    starts = rollout.side.tokens.rows.starts
     found: list[Distances] = []
     tokens: list[np.ndarray] = []
     dtypes: set[tuple[str, str]] = set()
     columns = 0
-    for number, mine, other, partner, rows in row_pairs(
-        rollout, training, matched, sketched=sketched
-    ):
+    for pair in row_pairs(rollout, training, matched):
+        mine = rollout.rows(pair.mine, sketched=sketched)
+        partner = training.rows(pair.other, sketched=sketched)
         widths = [side.values.shape[1] for side in (mine, partner)]
         if columns not in (0, widths[0]) or widths[0] != widths[1]:
             said = message("mismatch.columns", rollout=widths[0], training=widths[1])
@@ -394,33 +376,17 @@ def align(name: Name, rollout: Source, training: Source, matched: Matched) -> Al
             if side.values.dtype.kind not in "fbiu":
                 raise NotAligned(message("mismatch.kind", dtype=str(side.values.dtype)))
         columns = widths[0]
+        rows = pair.rows, pair.partners
         if mine.prints is None or partner.prints is None:
             found.append(distances(mine.values, partner.values, rows))
         else:  # of sketches, relative to the norm that statistics know
-            found.append(sketch_distances(mine, partner, training.typical(other), rows))
-        tokens.append(starts[number] + mine.at[rows[0]])
-        dtypes.add((rollout.dtype(number), training.dtype(other)))
+            found.append(sketch_distances(mine, partner, training.typical(pair.other), rows))
+        tokens.append(pair.tokens)
+        dtypes.add((rollout.dtype(pair.mine), training.dtype(pair.other)))
     if not sum(map(len, tokens)):
         raise NotAligned(message("mismatch.no_rows"))
     columns = sum(map(value_columns, rollout.values)) if sketched else columns
     return Aligned(name, np.concatenate(tokens), joined(found), max(dtypes), columns)
-
-
-def row_pairs(
-    rollout: Source, training: Source, matched: Matched, *, sketched: bool = False
-) -> Iterator[tuple[int, Rows, int, Rows, tuple[np.ndarray, np.ndarray]]]:
-    """Yield the rows of two calls that have the same tokens, and which of them belong together.
-
-    Yields:
-        The number and the rows of the rollout's call, those of the training's, and int64 [any]
-        each: which of the first, and which of the second.
-
-    Raises:
-        NotAligned: as `Source.rows`.
-    """
-    for number, at, other, wanted in same_tokens(rollout, training, matched):
-        both = rollout.rows(number, sketched=sketched), training.rows(other, sketched=sketched)
-        yield number, both[0], other, both[1], (at, wanted)
 
 
 class _HasRows(Protocol):
@@ -434,27 +400,49 @@ class _HasRows(Protocol):
     def at(self, number: int) -> np.ndarray: ...
 
 
-def same_tokens(
-    rollout: _HasRows, training: _HasRows, matched: Matched
-) -> Iterator[tuple[int, np.ndarray, int, np.ndarray]]:
-    """Yield which rows of two calls are the same tokens: number and rows, of rollout and training.
+class RowPairs(NamedTuple):
+    """Rows of two calls that are the same tokens.
 
-    The rows are int64 [any], numbers of those that either has.
+    Attributes:
+        mine, other: the numbers of the calls, of rollout and training.
+        tokens: int64 [any], which tokens of the rollout they are; see `PhaseTokens.rows`.
+        rows, partners: int64 [any], which of the rows that a value has in either call.
     """
-    starts, theirs, known = rollout.side.tokens.rows.starts, training.side.tokens, {*training.calls}
-    for number in rollout.calls:
-        partners = matched.partners[starts[number] + rollout.at(number)]
-        own = np.flatnonzero(partners >= 0)
-        calls = theirs.rows.call[partners[own]]
-        for other in np.unique(calls).tolist():
-            if other not in known:
-                continue
-            there = training.at(other)
-            places = np.full(theirs.calls[other].sequence.size, -1, np.int64)
-            places[there] = np.arange(len(there))
-            at = own[calls == other]
-            wanted = places[partners[at] - theirs.rows.starts[other]]
-            yield number, at[wanted >= 0], other, wanted[wanted >= 0]
+
+    mine: int
+    other: int
+    tokens: np.ndarray
+    rows: np.ndarray
+    partners: np.ndarray
+
+
+def row_pairs(rollout: _HasRows, training: _HasRows, matched: Matched) -> Iterator[RowPairs]:
+    """Yield which rows of a value are the same tokens, call by call.
+
+    Raises:
+        NotAligned: as `Source.rows`.
+    """
+    mine, theirs = {*rollout.calls}, {*training.calls}
+    for pair in matched.calls:
+        if pair.mine not in mine or pair.other not in theirs:
+            continue
+        rows = _places(rollout, pair.mine, pair.rows)
+        if not (rows >= 0).any():
+            continue
+        partners = _places(training, pair.other, pair.partners)
+        both = (rows >= 0) & (partners >= 0)
+        tokens = rollout.side.tokens.rows.starts[pair.mine] + pair.rows
+        yield RowPairs(pair.mine, pair.other, tokens[both], rows[both], partners[both])
+
+
+def _places(of: _HasRows, number: int, rows: np.ndarray) -> np.ndarray:
+    """Return which of the rows that there are in a call are these of its token ids; -1: none."""
+    at, size = of.at(number), of.side.tokens.calls[number].sequence.size
+    if len(at) == size:  # all, in their order
+        return rows
+    places = np.full(size, -1, np.int64)
+    places[at] = np.arange(len(at))
+    return places[rows]
 
 
 def joined(found: Sequence[Distances]) -> Distances:

@@ -16,32 +16,27 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.comparison.judging.metrics.block_sums import (
-    add_compiled,
-    add_floats,
-    add_plainly,
-    common_integers,
-    is_exact,
-)
-from mindrlhf_msprobe.comparison.judging.metrics.blocks import (
+from mindrlhf_msprobe.comparison.judging.sums import (
     BLOCK,
     FLOAT32,
     FLOAT64,
     WIDEST,
     EachBlock,
     Sums,
-    Tolerance,
-    blocks,
-    is_transposed,
-    same_bytes,
+    add_compiled,
+    add_floats,
+    add_plainly,
+    common_integers,
+    is_exact,
     scratch,
 )
+from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance
 from mindrlhf_msprobe.findings import Metrics
 from mindrlhf_msprobe.storage.arrays.expression import Expression, InMemory
 from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, give_back, rounded
@@ -49,6 +44,7 @@ from mindrlhf_msprobe.storage.arrays.npy import BFLOAT16, give_back, rounded
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
+_HELD = 32 << 20  # bytes of a mapped file after which its pages are given back; a power of 2
 SMALL = 1 << 13  # elements, below which float32 has more overhead than it saves
 _EXACT_IN_FLOAT64 = 1 << 52
 _FLOATS = (FLOAT32, FLOAT64)
@@ -330,6 +326,63 @@ def _same_bfloat16(a: np.ndarray, b: np.ndarray) -> bool:
     if not near.all():
         return False
     return not ((y & np.uint32(0xFFFF)).any() or np.isnan(b).any() or np.isnan(a).any())
+
+
+def same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether two arrays of one dtype and shape hold the same bytes, block by block."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    if is_transposed(a, b):
+        a, b = a.T, b.T
+    if a.flags.c_contiguous and b.flags.c_contiguous:
+        return _same_memory(a.reshape(-1), b.reshape(-1))
+    return all(_same_memory(x, y) for _, x, y in blocks(a, b))
+
+
+def _same_memory(a: np.ndarray, b: np.ndarray) -> bool:
+    """Compare the bytes of two contiguous 1-d arrays of one dtype, 8 at a time."""
+    if a.nbytes < 1024:
+        return a.tobytes() == b.tobytes()
+    bytes_a, bytes_b = a.view(np.uint8), b.view(np.uint8)
+    whole = a.nbytes - a.nbytes % 8
+    words_a, words_b = bytes_a[:whole].view(np.uint64), bytes_b[:whole].view(np.uint64)
+    for _, x, y in blocks(words_a, words_b):
+        if not np.equal(x, y, out=scratch.mask[: x.size]).all():
+            return False
+    return bytes_a[whole:].tobytes() == bytes_b[whole:].tobytes()
+
+
+def is_transposed(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether both arrays lie in memory in column-major order alone."""
+    return all(x.flags.f_contiguous and not x.flags.c_contiguous for x in (a, b))
+
+
+def blocks(
+    a: np.ndarray, b: np.ndarray, start: int = 0
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Cut two arrays of one shape into (flat index, block of a, block of b), in row-major order.
+
+    A block is 1-d and contiguous. One of contiguous arrays is a view; of others, a copy of no more
+    than BLOCK elements. Pages of contiguous arrays that open_npy mapped are given back meanwhile;
+    those of others, of which every block may touch the whole file, stay until the array is let go.
+    """
+    contiguous = a.flags.c_contiguous and b.flags.c_contiguous
+    if a.size <= BLOCK:
+        if a.size:
+            yield start, np.ascontiguousarray(a).reshape(-1), np.ascontiguousarray(b).reshape(-1)
+    elif contiguous:
+        flat_a, flat_b = a.reshape(-1), b.reshape(-1)
+        for i in range(0, a.size, BLOCK):
+            if i and not i * a.itemsize % _HELD:
+                give_back(a)
+                give_back(b)
+            yield start + i, flat_a[i : i + BLOCK], flat_b[i : i + BLOCK]
+    else:
+        row = a.size // len(a)
+        step = BLOCK // row
+        for i in range(0, len(a), step or 1):
+            part: Any = slice(i, i + step) if step else i
+            yield from blocks(a[part], b[part], start + i * row)
 
 
 def in_row_major_order(compared: ArrayComparison, a: np.ndarray, b: np.ndarray) -> ArrayComparison:

@@ -1,6 +1,6 @@
-/* What block_sums.py computes of two float32 blocks, in one pass at the speed of memory.
+/* What sums.py computes of two float32 blocks, in one pass at the speed of memory.
 
-   Built if there is a C compiler, loaded by block_sums.py; without it numpy does the same in about
+   Built if there is a C compiler, loaded by sums.py; without it numpy does the same in about
    twenty passes. No Python in here: plain arrays in, numbers out. */
 
 #include <float.h>

@@ -16,7 +16,7 @@ import numpy as np
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import message
-from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
+from mindrlhf_msprobe.comparison.mismatch.rows import (
     Aligned,
     Distances,
     NotAligned,
@@ -24,7 +24,7 @@ from mindrlhf_msprobe.comparison.mismatch.rows.pairs import (
     blocks,
     distances,
     joined,
-    same_tokens,
+    row_pairs,
 )
 from mindrlhf_msprobe.comparison.mismatch.sides import Side
 from mindrlhf_msprobe.comparison.pairing.names import Name
@@ -241,11 +241,12 @@ def _blocks_of_both(
     mine: _Keyed, theirs: _Keyed, matched: Matched
 ) -> Iterator[tuple[int, Queries, int, Queries]]:
     """Yield rows of both sides that are the same tokens, block by block."""
-    for number, at, other, wanted in same_tokens(mine, theirs, matched):
-        size = max(_width(mine, number), _width(theirs, other))
-        for block in blocks(len(at), size):
-            queries = mine.queries(number).take(at[block])
-            yield number, queries, other, theirs.queries(other).take(wanted[block])
+    for pair in row_pairs(mine, theirs, matched):
+        size = max(_width(mine, pair.mine), _width(theirs, pair.other))
+        for block in blocks(len(pair.rows), size):
+            rows = mine.queries(pair.mine).take(pair.rows[block])
+            partners = theirs.queries(pair.other).take(pair.partners[block])
+            yield pair.mine, rows, pair.other, partners
 
 
 def _width(side: _Keyed, number: int) -> int:

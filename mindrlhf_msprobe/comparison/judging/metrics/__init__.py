@@ -1,1 +1,0 @@
-"""Two arrays → how far they are apart."""
