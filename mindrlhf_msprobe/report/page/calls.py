@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from mindrlhf_msprobe.storage.columns.columns import Columns
+from mindrlhf_msprobe.storage.columns.columns import Columns, record_of
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, non_finite, statistic
-from mindrlhf_msprobe.storage.records import Entry, Record
+from mindrlhf_msprobe.storage.records import Entry, Locator, Record
 
 
 class Value(NamedTuple):
@@ -16,7 +16,7 @@ class Value(NamedTuple):
 
     Attributes:
         io: input, output, parameters or parameters_grad.
-        record: it with its file; None where no value has one, or its entry cannot be read.
+        record: it with its file; None where no value has one, or it cannot be read.
     """
 
     io: str
@@ -29,12 +29,16 @@ class Value(NamedTuple):
 class Calls:
     """The calls of one place: in the order of the journal, or with files in order of time.
 
+    Args:
+        files: finds the files of stored values.
+
     Attributes:
         by_name: the calls.
         are_stored: whether values of them have files.
     """
 
-    def __init__(self, columns: Columns | None = None) -> None:
+    def __init__(self, columns: Columns | None = None, files: Locator | None = None) -> None:
+        self._files = files
         entries: Iterable[Entry] = () if columns is None else columns.entries()
         self.are_stored = columns is not None and (
             columns.objects is not None or columns.values.holds("data_name")
@@ -45,12 +49,12 @@ class Calls:
 
     def values(self, call: Entry) -> Iterator[Value]:
         """Yield the values of one of them in order."""
-        records: dict[tuple[str, str], Record] = {}
-        if self.are_stored:
-            with suppress(ValueError):
-                records = {(record.io, record.path): record for record in call.records}
         for io, path, leaf in call.values:
-            yield Value(io, path, leaf, call.argument(io, path), records.get((io, path)))
+            record = None
+            if self.are_stored and self._files is not None:
+                with suppress(ValueError):
+                    record = record_of(leaf, self._files)
+            yield Value(io, path, leaf, call.argument(io, path), record)
 
 
 class Measured(NamedTuple):

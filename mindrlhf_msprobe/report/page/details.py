@@ -164,8 +164,9 @@ class Details:
         compared = findings is not None and len(self._runs) > 1
         shown = []
         for phase in sorted(phases, key=lambda name: (phase_order(name), name)):
+            at = LayerPlace(phase, *place)
             sides = [
-                Calls(columns_of(run, LayerPlace(phase, *place)))
+                Calls(columns_of(run, at), run.locator(at))
                 if phase in run.phases_at(StepPlace(*place))
                 else Calls()
                 for run in self._runs
