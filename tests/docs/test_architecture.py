@@ -11,6 +11,8 @@ import pytest
 from documents import ROOT
 
 from mindrlhf_msprobe import ProbeConfig
+from mindrlhf_msprobe.checks.loading import own_rules
+from mindrlhf_msprobe.findings import CulpritCode
 
 PACKAGE = ROOT / "mindrlhf_msprobe"
 PAGES = ["docs/en/architecture.md", "docs/zh/architecture.md"]
@@ -161,3 +163,12 @@ def test_what_is_found_knows_nothing_of_how_it_is_shown(room, unknown):
     """Not by its name either, which can be imported as well."""
     for file in (PACKAGE / room).rglob("*.py"):
         assert f"mindrlhf_msprobe.{unknown}" not in file.read_text(encoding="utf-8"), file
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_check_and_every_explanation_is_documented(language):
+    """What adds one is told to write its row."""
+    pages = [ROOT / f"docs/{language}/{name}.md" for name in ("checking", "comparing")]
+    checking, comparing = (page.read_text(encoding="utf-8") for page in pages)
+    assert [rule.name for rule in own_rules() if rule.name not in checking] == []
+    assert [code.value for code in CulpritCode if f"`{code.value}`" not in comparing] == []

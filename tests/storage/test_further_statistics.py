@@ -11,6 +11,7 @@ from mindrlhf_msprobe import Probe, open_run
 from mindrlhf_msprobe.comparison.judging.by_statistics import compare_statistics
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerance
 from mindrlhf_msprobe.findings import Status
+from mindrlhf_msprobe.report.messages import text_of
 from mindrlhf_msprobe.storage.leaves import FURTHER, Leaf, leaf_from_json
 from mindrlhf_msprobe.storage.reading.series import number_of
 
@@ -32,7 +33,7 @@ def test_it_is_recorded_and_read(tmp_path):
         probe.step()
     run = open_run(tmp_path)
     (loss,), (ids,) = (run.key_data(key)[0].records for key in ("loss", "ids"))
-    assert loss.leaf.further == {"size": 2.0, "odd": np.inf}
+    assert {"size": 2.0, "odd": np.inf}.items() <= loss.leaf.further.items()
     assert number_of(loss.leaf, "size") == 2.0
     assert ids.leaf.further is None
     assert number_of(ids.leaf, "size") is None
@@ -45,6 +46,12 @@ def test_those_that_both_have_are_compared():
     assert status(leaf(size=2.0), leaf(size=2.0)) is Status.WITHIN_TOLERANCE
     assert status(leaf(size=2.0), leaf(size=2.5)) is Status.DIFFERENT
     assert status(leaf(size=2.0), leaf(other=2.5)) is Status.WITHIN_TOLERANCE
+
+
+def test_one_that_differs_is_named_for_no_table_has_it():
+    pair = leaf(size=2.0, odd=1.0), leaf(size=2.5, odd=1.0)
+    _, _, notes = compare_statistics(*pair, Tolerance())
+    assert [text_of(one) for one in notes] == ["by statistics only", "size 2.0 in A, 2.5 in B"]
 
 
 @pytest.mark.parametrize("found", [3, [1.0], {str(n): 1.0 for n in range(100)}])

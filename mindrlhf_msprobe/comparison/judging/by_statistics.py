@@ -70,14 +70,21 @@ class _Statistics:
         whole: neither side has one that the other lacks.
         equal: all that either side has are equal, NaN beside NaN and the counts included.
         finite: all are finite on both sides, and no NaN or infinity was counted.
+        further: says which of `storage.leaves.FURTHER` differ: tables and pages have none of them.
     """
 
     def __init__(self, a: Leaf, b: Leaf) -> None:
         masks = (a.dtype == "Bool") != (b.dtype == "Bool")  # of which there are extremes alone
         names = STATISTICS[:2] if masks else STATISTICS
         pairs = [(getattr(a, name), getattr(b, name)) for name in names]
-        if a.further and b.further:
-            pairs += [(a.further[name], b.further[name]) for name in a.further if name in b.further]
+        own, theirs = a.further or {}, b.further or {}
+        further = {name: (own[name], theirs[name]) for name in own if name in theirs}
+        self.further = tuple(
+            message("note.further", name=name, a=x, b=y)
+            for name, (x, y) in further.items()
+            if not _equal(x, y)
+        )
+        pairs += further.values()
         self.known = [(x, y) for x, y in pairs if is_number(x) and is_number(y)]
         self.whole = all(
             is_number(x) == is_number(y) and (is_number(x) or x == y) for x, y in pairs
@@ -136,7 +143,7 @@ def _compare_close(a: Leaf, b: Leaf, statistics: _Statistics, tolerance: Toleran
         return Status.WITHIN_TOLERANCE, None, _rounded_statistics(a, b)
     if statistics.within(tolerance):
         return Status.WITHIN_TOLERANCE, None, note("note.by_statistics")
-    return Status.DIFFERENT, None, note("note.statistics_differ")
+    return Status.DIFFERENT, None, (*note("note.statistics_differ"), *statistics.further)
 
 
 def same_fingerprint(a: Leaf, b: Leaf) -> bool:

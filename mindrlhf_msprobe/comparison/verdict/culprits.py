@@ -234,7 +234,8 @@ _OF_PARAMETERS: tuple[Callable[[weights.Differing], Culprit | None], ...] = (
     Rule(weights.not_moved, (weights.Differing.is_continuous,)),
 )
 
-#: What explains a first difference. The group is that of the entry points of other packages.
+#: What explains a first difference, in the order in which it is tried: the first answer counts
+#: that yields to no other. The group is that of the entry points of other packages.
 EXPLANATIONS: Rules[FirstDifference, Culprit] = Rules(
     "mindrlhf_msprobe.explanations",
     Culprit,

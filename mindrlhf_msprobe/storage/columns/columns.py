@@ -331,15 +331,21 @@ class Values:
         usual = self._are_usual[rows] & other._are_usual[there]
         same = usual & self._are_finite[rows]
         if self is not other:
-            for name in STATISTICS:
-                one, two = self.numbers(name)[rows], other.numbers(name)[there]
-                same &= one.view(np.int64) == two.view(np.int64)
-            for name in ("fingerprint", "dtype", "shape", "type"):
-                same &= self._equal(name, rows, other, there)
+            same &= self._agree(rows, other, there)
         for number in np.flatnonzero(~usual).tolist():
             leaf, theirs = self.leaf(int(rows[number])), other.leaf(int(there[number]))
             same[number] = is_ordinary(leaf) and _text(leaf) == _text(theirs)
         return same
+
+    def _agree(self, rows: np.ndarray, other: Values, there: np.ndarray) -> np.ndarray:
+        """Return which values have the statistics and fields of those of another place."""
+        found = np.ones(len(rows), bool)
+        for name in STATISTICS:
+            one, two = self.numbers(name)[rows], other.numbers(name)[there]
+            found &= one.view(np.int64) == two.view(np.int64)
+        for name in ("fingerprint", "dtype", "shape", "type"):
+            found &= self._equal(name, rows, other, there)
+        return found
 
     def _equal(
         self, name: str, rows: np.ndarray, other: Values, there: np.ndarray

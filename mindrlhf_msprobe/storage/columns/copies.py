@@ -198,6 +198,7 @@ class _Group:
         self._texts: dict[str, list[Any]] = {}
         self.layouts: dict[tuple[bytes, ...], Layout] = {}
         self._codes_in: dict[tuple[str, int], tuple[_Group, np.ndarray]] = {}
+        self._agreeing: tuple[tuple[_Group, int], np.ndarray] | None = None
         for name, column in zip(table.column_names, table.columns):
             chunk = column.chunk(0)
             if name in TEXTS:
@@ -252,6 +253,60 @@ class _Group:
             found[-1] = -1
             self._codes_in[key] = other, found
         return self._codes_in[key][1]
+
+    @cached_property
+    def are_usual(self) -> np.ndarray:
+        """(rows,) which are tensors of which columns say all."""
+        found = self.codes["more"] < 0
+        for name in ("type", "dtype", "shape", "fingerprint"):
+            found &= self.codes[name] >= 0
+        return found
+
+    @cached_property
+    def are_finite(self) -> np.ndarray:
+        """(rows,) which have finite statistics of no unusual size, or none."""
+        found = np.ones(self.rows, bool)
+        for name in map(NUMBERS.__getitem__, STATISTICS):
+            moderate = are_moderate(self.numbers[name])
+            found &= moderate | ~self.known[name] if name in self.known else moderate
+        for name in ("nan_count", "inf_count"):
+            found &= self.numbers[name] <= 0
+        return found
+
+    @cached_property
+    def begin_entries(self) -> np.ndarray:
+        """(rows,) which have another number of an entry than the row before them."""
+        return np.diff(self.numbers["number"], prepend=-1) != 0
+
+    def agree(self, rows: np.ndarray, other: _Group, there: np.ndarray) -> np.ndarray:
+        """Return in which rows statistics, fingerprint, dtype and shape are those of another group.
+
+        Rows that are as far from theirs as the last ones were are looked up: of two runs that
+        recorded the same, all rows of two groups are.
+        """
+        if not len(rows):
+            return np.zeros(0, bool)
+        shift = int(there[0] - rows[0])
+        if (there - rows != shift).any():
+            return self._agree(rows, other, there)
+        key = other, shift
+        if self._agreeing is None or self._agreeing[0] != key:
+            found = np.zeros(self.rows, bool)
+            both = slice(max(0, -shift), min(self.rows, other.rows - shift))
+            found[both] = self._agree(both, other, slice(both.start + shift, both.stop + shift))
+            self._agreeing = key, found
+        return self._agreeing[1][rows]
+
+    def _agree(self, rows: Any, other: _Group, there: Any) -> np.ndarray:
+        same = [
+            self.numbers[name][rows].view(np.int64) == other.numbers[name][there].view(np.int64)
+            for name in map(NUMBERS.__getitem__, STATISTICS)
+        ]
+        same += [
+            self.codes_in(other, name)[self.codes[name][rows]] == other.codes[name][there]
+            for name in ("algorithm", "fingerprint", "dtype", "shape", "type")
+        ]
+        return np.logical_and.reduce(same)
 
 
 class CopiedValues(Values):
@@ -309,35 +364,16 @@ class CopiedValues(Values):
 
     @cached_property
     def _are_usual(self) -> np.ndarray:
-        found = np.ones(len(self), bool)
-        for name in ("type", "dtype", "shape", "fingerprint"):
-            found &= self._group.codes[name][self._rows] >= 0
-        found[self._with_more] = False
-        return found
+        return self._group.are_usual[self._rows]
 
     @cached_property
     def _are_finite(self) -> np.ndarray:
-        found = np.ones(len(self), bool)
-        for name in STATISTICS:
-            moderate = are_moderate(self.numbers(name))
-            if not moderate.all() and NUMBERS[name] in self._group.known:
-                moderate |= ~self._group.known[NUMBERS[name]][self._rows]
-            found &= moderate
-        for name in ("nan_count", "inf_count"):
-            found &= self._group.numbers[name][self._rows] <= 0
-        return found
+        return self._group.are_finite[self._rows]
 
-    def _equal(
-        self, name: str, rows: np.ndarray, other: Values, there: np.ndarray
-    ) -> np.ndarray | bool:
+    def _agree(self, rows: np.ndarray, other: Values, there: np.ndarray) -> np.ndarray:
         if not isinstance(other, CopiedValues):
-            return super()._equal(name, rows, other, there)
-        found = np.ones(len(rows), bool)
-        for column in ("algorithm", name) if name == "fingerprint" else (name,):
-            own = self._group.codes[column][self._rows[rows]]
-            there_is = self._group.codes_in(other._group, column)
-            found &= there_is[own] == other._group.codes[column][other._rows[there]]
-        return found
+            return super()._agree(rows, other, there)
+        return self._group.agree(self._rows[rows], other._group, other._rows[there])
 
 
 class CopiedColumns(Columns):
@@ -353,8 +389,9 @@ class CopiedColumns(Columns):
         of_journal: Callable[[], Columns | None],
     ) -> None:
         self._run, self._group, self._of_journal = run, group, of_journal
-        numbers = group.numbers["number"][rows]
-        self._first = rows[np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]][: len(rows)])]
+        begin = group.begin_entries[rows]
+        begin[:1] = True
+        self._first = rows[begin]
         filled = rows[group.codes["part"][rows] >= 0]
         layout = self._layout(at, rows, layouts)
         heads = Heads(*(group.listed(name, self._first) for name in HEADS))

@@ -227,7 +227,7 @@ def whole_columns(
             return None
         return columns_of_journal(content, run.path, at, layouts, marks, like, run.locator)
 
-    if os.path.lexists(run.path / layout.columns_name(at.rank)):
+    if at.rank in run.copies or os.path.lexists(run.path / layout.columns_name(at.rank)):
         from mindrlhf_msprobe.storage.columns.copies import copied_columns
 
         if found := copied_columns(run, at, layouts, of_journal):

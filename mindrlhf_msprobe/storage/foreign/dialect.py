@@ -172,8 +172,11 @@ class Format:
         """Yield what lies below a run's directory, each place with its own directory."""
         raise NotImplementedError
 
-    def dump(self, root: Path, directory: Path) -> Dump:
-        """Read layer data, whose files lie in their directory.
+    def dump(self, root: Path, directory: Path, at: LayerPlace) -> Dump:
+        """Read the layer data of one place.
+
+        The `data_name` of a leaf is the plain name of a file in the directory, which several places
+        may share.
 
         Raises:
             ValueError, OSError: they cannot be read.

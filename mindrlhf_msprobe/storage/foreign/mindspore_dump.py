@@ -245,11 +245,12 @@ class MindSporeDump(Format):
                     for step, iteration in numbered(of_graph, rank):
                         yield LayerPlace(f"graph{graph}", step, rank), iteration
 
-    def dump(self, root: Path, directory: Path) -> Dump:
+    def dump(self, root: Path, directory: Path, at: LayerPlace) -> Dump:
         """Read one iteration of one graph.
 
         Args:
             root: the run's directory, which no file may leave.
+            at: what the directory is of.
 
         Raises:
             ValueError, OSError: it cannot be listed, or holds nothing of a dump.

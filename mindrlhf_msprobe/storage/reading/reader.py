@@ -744,7 +744,7 @@ class Run:
                 read = journal
                 return self._read_lines(at), OWN.name
             if self._format is not None:
-                dump = self._format.dump(self.path, directory)
+                dump = self._format.dump(self.path, directory, at)
             else:
                 dump = foreign.read_dump(self.path, directory, phase_order(at.phase))
             lines = dump.lines
