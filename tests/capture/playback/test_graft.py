@@ -142,7 +142,8 @@ def test_parameters_are_put_in(healthy, grafted, fault, what):
     assert found.verdict.status == "identical"
 
 
-def test_only_the_steps_phases_and_ranks_that_are_named(grafted):
+def test_only_the_steps_phases_and_ranks_that_are_named(grafted, monkeypatch):
+    monkeypatch.setenv("RANK_SIZE", "4")
     graft = {"entries": [DOWN], "what": OF_A_CELL, "steps": [0], "phases": ["actor_update"]}
     found, notes = grafted(["kernel:layers.1.down"], graft, {**graft, "ranks": [3]})
     differ = {(f.step, f.phase, f.record) for f in found.findings if not f.status.agrees}
