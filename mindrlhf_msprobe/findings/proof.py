@@ -187,7 +187,7 @@ class Trial(Shown):
     Attributes:
         bad: the names of what had its bad value.
         result: `good`, `bad`, or `undecided`.
-        why: of an undecided one; or that its command failed behind a whole run.
+        why: of an undecided one.
     """
 
     path: str

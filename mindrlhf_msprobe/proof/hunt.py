@@ -165,7 +165,6 @@ class _Hunt:
             trial = self._make(bad, name, commit)
             seconds, reused = trial.seconds, trial.reused
             result, why = self._compared(trial.run, trial.directory / "comparison")
-            why = why or trial.failed_behind_run
         except MsprobeError as error:
             why = error.said
         names = tuple(self._items[i].setting.name for i in bad)

@@ -177,7 +177,9 @@ class _Rounds:
         self._of = experiment
         runs = {"a": experiment.a, "b": experiment.b, "tensors": experiment.tensors}
         what = {name: _identity(run) for name, run in runs.items() if run is not None}
-        self._trials = Trials(experiment.output, what, experiment.command, experiment.seconds)
+        self._trials = Trials(
+            *(experiment.output, what, experiment.command, experiment.seconds), uses_failed=True
+        )
         self._rounds: list[Round] = []
         self._tried: list[_Tried] = []
         self._steps: Sequence[int] = ()

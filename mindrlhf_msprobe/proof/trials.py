@@ -70,6 +70,7 @@ class Trials:
         what: what the experiment is made of: another one in the same directory is refused.
         command: the program and its arguments.
         seconds: after how many a command is stopped; None: it runs to its end.
+        uses_failed: whether a run is used that was whole before its command failed.
 
     Raises:
         UsageError: the command cannot be started.
@@ -82,7 +83,10 @@ class Trials:
         what: Mapping[str, Any],
         command: Sequence[str],
         seconds: float | None = None,
+        *,
+        uses_failed: bool = False,
     ) -> None:
+        self._uses_failed = uses_failed
         if "{" not in "".join(command[:1]):  # else it is known for each trial alone
             check_command(command)
         refuse_inside(output)
@@ -121,7 +125,7 @@ class Trials:
             directory: in which it runs; None: this process's.
 
         Raises:
-            TrialError: it failed before its run was whole, was stopped, or made no run there.
+            TrialError: it failed, was stopped, or made no run there; see `uses_failed`.
         """
         own = self.output / name
         given = dict(arguments or {})
@@ -143,7 +147,8 @@ class Trials:
         began = time.monotonic()
         code = self._run(command, own, environment or {}, directory)
         seconds = round(time.monotonic() - began, 1)
-        if code is None or (code != 0 and not _is_whole(own / RUN)):
+        usable = code == 0 or (self._uses_failed and _is_whole(own / RUN))
+        if code is None or not usable:
             known = "proof.stopped" if code is None else "proof.failed"
             if code is not None and code < 0:
                 known, code = "proof.killed", -code
