@@ -147,8 +147,7 @@ class Trials:
         began = time.monotonic()
         code = self._run(command, own, environment or {}, directory)
         seconds = round(time.monotonic() - began, 1)
-        usable = code == 0 or (self._uses_failed and _is_whole(own / RUN))
-        if code is None or not usable:
+        if code is None or (code != 0 and not (self._uses_failed and _is_whole(own / RUN))):
             known = "proof.stopped" if code is None else "proof.failed"
             if code is not None and code < 0:
                 known, code = "proof.killed", -code

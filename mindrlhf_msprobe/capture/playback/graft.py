@@ -173,7 +173,7 @@ class Grafts:
         recorder.phases.graft(self)
 
     def _check_ranks(self, given: Mapping[str, Any], config: ProbeConfig) -> None:
-        """Refuse a graft for ranks of which none is recorded in this job: nothing would be put in.
+        """Refuse a graft none of whose ranks is recorded in this job: it would put nothing in.
 
         Each rank that is recorded looks, for one that is not there cannot say so.
         """

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from mindrlhf_msprobe.storage.columns.columns import Columns, record_of
 from mindrlhf_msprobe.storage.columns.leaf_json import LeafJson, non_finite, statistic
+from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry, Locator, Record
 
 
@@ -30,28 +31,33 @@ class Calls:
     """The calls of one place: in the order of the journal, or with files in order of time.
 
     Args:
-        files: finds the files of stored values.
+        run: that of the columns; its files are looked for where values may have some.
 
     Attributes:
         by_name: the calls.
-        are_stored: whether values of them have files.
     """
 
-    def __init__(self, columns: Columns | None = None, files: Locator | None = None) -> None:
-        self._files = files
-        entries: Iterable[Entry] = () if columns is None else columns.entries()
-        self.are_stored = columns is not None and (
-            columns.objects is not None or columns.values.holds("data_name")
-        )
-        if self.are_stored:
+    def __init__(self, run: Run | None = None, columns: Columns | None = None) -> None:
+        self._files: Locator | None = None
+        self.by_name: dict[str, Entry] = {}
+        if run is None or columns is None:
+            return
+        entries: Iterable[Entry] = columns.entries()
+        if columns.objects is not None or columns.values.holds("data_name"):
+            self._files = run.locator(columns.at)
             entries = sorted(entries, key=lambda call: call.seq)
         self.by_name = {call.name: call for call in entries}
+
+    @property
+    def are_stored(self) -> bool:
+        """Whether values of them have files."""
+        return self._files is not None
 
     def values(self, call: Entry) -> Iterator[Value]:
         """Yield the values of one of them in order."""
         for io, path, leaf in call.values:
             record = None
-            if self.are_stored and self._files is not None:
+            if self._files is not None:
                 with suppress(ValueError):
                     record = record_of(leaf, self._files)
             yield Value(io, path, leaf, call.argument(io, path), record)

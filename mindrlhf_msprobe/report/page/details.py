@@ -166,7 +166,7 @@ class Details:
         for phase in sorted(phases, key=lambda name: (phase_order(name), name)):
             at = LayerPlace(phase, *place)
             sides = [
-                Calls(columns_of(run, at), run.locator(at))
+                Calls(run, columns_of(run, at))
                 if phase in run.phases_at(StepPlace(*place))
                 else Calls()
                 for run in self._runs

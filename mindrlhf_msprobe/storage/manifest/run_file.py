@@ -117,7 +117,7 @@ def _any(found: Any) -> Any:
 
 
 def _number(found: Any) -> int | None:
-    return found if type(found) is int and 0 <= found < bounds.PLACE else None
+    return found if bounds.is_place(found) and found >= 0 else None
 
 
 def _kind(kind: type[T]) -> Callable[[Any], T | None]:
