@@ -46,7 +46,10 @@ REPEAT = f"MSPROBE_TEST_SEED={SEED}"
 
 #: Folders with the longest files. They come first: a file is one worker's, and one that took two
 #: minutes at the end would be waited for.
-LONGEST = ("docs", "promises/ranks", "integrations", "demo", "capture/graph", "comparison/engine")
+LONGEST = (
+    *("docs", "proof", "promises/ranks", "integrations", "demo", "capture/graph"),
+    "comparison/engine",
+)
 
 
 #: How many descriptors a file may leave open: tests of killed runs leave some for each run.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import re
 import sys
 import time
 
 import pytest
 from helpers.policy_trainer import CONFIG, train
-from helpers.programs import TESTS
+from helpers.proofs import BEFORE_NOISE, NAMES, names_of, proven, run_with
 
 from mindrlhf_msprobe import UsageError
 from mindrlhf_msprobe.errors import RunError
@@ -20,94 +18,6 @@ from mindrlhf_msprobe.proof.prove import Experiment, prove
 from mindrlhf_msprobe.report.answer import as_text
 from mindrlhf_msprobe.report.page.page import is_page
 from mindrlhf_msprobe.report.proof import proof_lines
-
-CELLS = {
-    "embedding": "Embedding",
-    "head": "Dense",
-    **{f"layers.{i}.{name}": "Dense" for i in range(3) for name in ("up", "down")},
-    **{f"layers.{i}.norm": "LayerNorm" for i in range(3)},
-}
-
-
-def of_cells(kind, *but):
-    """Return the faults of a kind, by cell, and the cell's entries."""
-    return {f"{kind}:{name}": f"Cell.{name}.{of}" for name, of in CELLS.items() if name not in but}
-
-
-#: The faults of each kind, and what a proof has to name each by: the entries, the part of them that
-#: is put in, or the key data before them.
-FAULTS = {
-    "kernels": {**of_cells("kernel"), "norms": "Cell.layers.2.norm.LayerNorm"},
-    "backward": of_cells("backward", "embedding"),
-    "other networks": {**of_cells("rollout"), **of_cells("reference")},
-    "between cells": {
-        "gelu": "Cell.layers.2.Layer",
-        "factor:layers": "Cell.layers.0.Layer",
-        "factor:network": "Cell.root.Policy",
-    },
-    "weights": {"weights": "parameters", "reference_weights": "parameters"},
-    "optimizer": dict.fromkeys(("rate", "clip", "decay", "epsilon"), "updated_parameters"),
-    "loss": {"loss": "loss"},
-    "inputs": {"prompts": "prompts"},
-    "key data": {"rewards": "rewards", "advantages": "advantages", "logged": "kl"},
-    "synchronisation": {"stale": "parameters", "sync": "parameters"},
-}
-NAMES = {fault: name for faults in FAULTS.values() for fault, name in faults.items()}
-
-#: One of each kind that shows before the noise of the trainer's advantages.
-BEFORE_NOISE = (
-    *("kernel:layers.1.down", "norms", "rollout:head", "reference:layers.0.up"),
-    *("gelu", "factor:layers", "factor:network", "weights", "reference_weights"),
-)
-
-
-def drawn(seed, kinds):
-    """Draw a fault of each of some kinds, by a seed; the first goes through all kinds."""
-    draw, names = random.Random(seed), [*FAULTS]
-    first = names.pop(seed % len(names))
-    return [draw.choice([*FAULTS[kind]]) for kind in (first, *draw.sample(names, kinds - 1))]
-
-
-@pytest.fixture(scope="module")
-def healthy(tmp_path_factory):
-    """Runs: `a` without a fault, `tensors` of it with elements, and `loss` with that fault."""
-    root = tmp_path_factory.mktemp("prove")
-    train({**CONFIG, "dump_path": str(root / "a")})
-    train({**CONFIG, "dump_path": str(root / "tensors"), "task": "tensor"})
-    train({**CONFIG, "dump_path": str(root / "loss")}, ["loss"])
-    return root
-
-
-@pytest.fixture
-def command(tmp_path, monkeypatch):
-    """Return the command that trains with faults; `{side}` in it, if wanted, runs A without."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), *filter(None, sys.path)]))
-    settings = tmp_path / "settings.json"
-    settings.write_text(json.dumps({**CONFIG, "dump_path": str(tmp_path / "unused")}))
-    program = (
-        "import sys; from helpers.policy_trainer import train; import json;"
-        "train(json.load(open(sys.argv[1])), [] if sys.argv[2] == 'a' else sys.argv[3:])"
-    )
-
-    def of(faults, side="b"):
-        return [sys.executable, "-c", program, str(settings), side, *faults]
-
-    return of
-
-
-def run_with(faults, path):
-    train({**CONFIG, "dump_path": str(path)}, faults)
-    return path
-
-
-def proven(healthy, tmp_path, command, faults, **options):
-    b = healthy / "loss" if faults == ["loss"] else run_with(faults, tmp_path / "b")
-    options = {"tensors": healthy / "tensors", "again": 0, **options}
-    return prove(Experiment(healthy / "a", b, tmp_path / "out", command(faults), **options))
-
-
-def names_of(found):
-    return [{*cause.entries, *cause.what, *cause.keys} for cause in found.causes]
 
 
 def test_a_single_cause_is_proven(healthy, tmp_path, command):
@@ -130,29 +40,6 @@ def test_a_call_that_was_interrupted_goes_on(healthy, tmp_path, command):
     assert again.conclusion is Conclusion.PROVEN
     with pytest.raises(RunError, match="another experiment"):
         proven(healthy, tmp_path, command, ["loss", "rate"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(30))
-def test_a_single_fault_is_proven_in_one_round(healthy, tmp_path, command, seed):
-    (fault,) = drawn(seed, 1)
-    found = proven(healthy, tmp_path, command, [fault])
-    assert found.conclusion in (Conclusion.PROVEN, Conclusion.NOT_SEPARATED), (fault, found)
-    (names,) = names_of(found)
-    assert NAMES[fault] in names, fault
-    assert len(found.rounds) <= 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(15))
-def test_two_faults_are_both_named_in_two_rounds(healthy, tmp_path, command, seed):
-    faults = drawn(seed, 2)
-    found = proven(healthy, tmp_path, command, faults)
-    assert found.conclusion in (Conclusion.PROVEN, Conclusion.NOT_SEPARATED), (faults, found)
-    for fault in faults:
-        assert any(NAMES[fault] in names for names in names_of(found)), (fault, found.causes)
-    assert len(found.causes) <= 2
-    assert len(found.rounds) <= 2
 
 
 def test_the_code_between_cells_is_one_place_in_all_layers(healthy, tmp_path, command):
