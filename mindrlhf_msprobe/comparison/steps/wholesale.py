@@ -104,9 +104,7 @@ class _Side:
 
     def __init__(self, columns: Columns, order: np.ndarray) -> None:
         self.columns, self.order = columns, order
-        self.seqs = np.array(columns.heads.seqs, np.int64)[order]
-        ends = [-1 if end is None else end for end in columns.heads.ends]
-        self.ends = np.array(ends, np.int64)[order]
+        self.seqs, self.ends = (times[order] for times in columns.times)
         self.first = columns.layout.first[:-1][order]
 
     def frames(self, number: int) -> tuple[str, ...]:
@@ -187,10 +185,9 @@ def _common_phase(phase: str, a: Columns | None, b: Columns | None) -> _CommonPh
         order = np.array([there[name] for name in a.layout.names], np.intp)
     other = _Side(b, order)
     # Entries have the same place among the others, but for their time.
-    heads = ((one.parents, one.openings, one.tokens) for one in (a.heads, b.heads))
-    if not ((own.ends < 0) == (other.ends < 0)).all() or _operators_differ(own, other):
+    if not a.stand_as(b, order) or not ((own.ends < 0) == (other.ends < 0)).all():
         return None
-    if any(ours != [theirs[n] for n in order.tolist()] for ours, theirs in zip(*heads)):
+    if _operators_differ(own, other):
         return None
     return _CommonPhase(phase, (own, other), _are_identical(own, other), {})
 
@@ -254,32 +251,46 @@ class _Events:
     An event has a number: n is the begin of the n-th entry, and n + the number of entries its end.
 
     Attributes:
-        times: in order.
-        order: the number of the event at each place in time.
-        places: of each event its place in time; -1 where an entry never ended.
+        seqs, ends: (entries,) when they began and ended; -1 of one that never did.
     """
 
     def __init__(self, phases: Sequence[_Side]) -> None:
         self.phases = phases
         self.seqs = _joined([side.seqs for side in phases])
-        times = np.concatenate([self.seqs, _joined([side.ends for side in phases])])
-        there = np.flatnonzero(np.r_[np.full(len(self.seqs), True), times[len(self.seqs) :] >= 0])
-        keys = [times[there]]
-        if len({*keys[0].tolist()}) < len(there):  # of those at one time the name decides
-            names = [side.columns.layout.names[n] for side in phases for n in side.order.tolist()]
-            of = {name: number for number, name in enumerate(sorted({*names}))}
-            keys.insert(0, np.array([of[name] for name in names] * 2, np.intp)[there])
-        self.order = there[np.lexsort(keys)]
-        self.times = times[self.order]
-        self.places = np.full(len(times), -1)
-        self.places[self.order] = np.arange(len(self.order))
+        self.ends = _joined([side.ends for side in phases])
+
+    @cached_property
+    def order(self) -> np.ndarray:
+        """The number of the event at each place in time."""
+        times = np.concatenate([self.seqs, self.ends])
+        there = np.flatnonzero(np.r_[np.full(len(self.seqs), True), self.ends >= 0])
+        found = there[np.argsort(times[there], kind="stable")]
+        if _are_distinct(times[found]):
+            return found
+        # Of those at one time the name decides.
+        names = [side.columns.layout.names[n] for side in self.phases for n in side.order.tolist()]
+        of = {name: number for number, name in enumerate(sorted({*names}))}
+        numbers = np.array([of[name] for name in names] * 2, np.intp)
+        return there[np.lexsort([numbers[there], times[there]])]
+
+    @cached_property
+    def times(self) -> np.ndarray:
+        """When the events were, in order."""
+        return np.concatenate([self.seqs, self.ends])[self.order]
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Of each event its place in time; -1 where an entry never ended."""
+        found = np.full(2 * len(self.seqs), -1)
+        found[self.order] = np.arange(len(self.order))
+        return found
 
     def begin_in_order_of(self, other: _Events) -> bool:
         """Return whether the entries of both runs began in one order."""
-        orders = [np.argsort(one.seqs, kind="stable") for one in (self, other)]
-        if any(len({*one.seqs.tolist()}) < len(one.seqs) for one in (self, other)):
+        order, theirs = (np.argsort(one.seqs, kind="stable") for one in (self, other))
+        if not (_are_distinct(self.seqs[order]) and _are_distinct(other.seqs[theirs])):
             return False
-        return bool((orders[0] == orders[1]).all())
+        return bool((order == theirs).all())
 
     @cached_property
     def spans(self) -> Spans:
@@ -299,6 +310,10 @@ class _Events:
 
 def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+
+
+def _are_distinct(ordered: np.ndarray) -> bool:
+    return bool((ordered[1:] != ordered[:-1]).all())
 
 
 class _Shown(NamedTuple):
@@ -329,11 +344,15 @@ class _Counting:
     ) -> None:
         self._place, self._phases = place, phases
         self._events, self._data = events, data
-        #: Of each event in time: the number of its phase, and of its phase's opening.
-        phase = [np.full(len(one.names), number) for number, one in enumerate(phases)]
-        opening = [np.array(one.sides[0].openings(), np.int64) for one in phases]
-        of = events[0].order % max(len(events[0].seqs), 1)
-        self._phase, self._opening = _joined(phase)[of], _joined(opening)[of]
+        #: Of each event in time the number of its phase.
+        self._phase = self._of_events(
+            [np.full(len(one.names), number) for number, one in enumerate(phases)]
+        )
+
+    def _of_events(self, of_entries: Sequence[np.ndarray]) -> np.ndarray:
+        """Return what holds of the entries of each phase for each event in time."""
+        own = self._events[0]
+        return _joined(of_entries)[own.order % max(len(own.seqs), 1)]
 
     def result(self, tolerances: Tolerances) -> Wholesale:
         """Return all of it."""
@@ -367,7 +386,7 @@ class _Counting:
 
     def _records(self) -> np.ndarray:
         """Return how many records were counted at each event in time."""
-        ended = self._events[0].places[len(self._events[0].seqs) :] >= 0
+        ended = self._events[0].ends >= 0
         whole = _joined([np.diff(one.layout.first) for one in self._phases])
         begin = _joined([one.layout.once(_known_at_begin) for one in self._phases])
         begin = np.where(ended, begin, whole)
@@ -415,9 +434,12 @@ class _Counting:
         self, active: np.ndarray, shown: Sequence[tuple[_Shown, list[Pair]]]
     ) -> list[tuple[int, int]]:
         """Return what `StepResult.positions` holds."""
+        if not shown:
+            return []
         seen = np.r_[0, np.cumsum(active)]
         places = np.flatnonzero(active)
-        both = np.stack([self._phase[places], self._opening[places]])
+        openings = [np.array(one.sides[0].openings(), np.int64) for one in self._phases]
+        both = np.stack([self._phase[places], self._of_events(openings)[places]])
         opened = np.sort(places[np.unique(both, axis=1, return_index=True)[1]])
         return [
             (int(np.searchsorted(opened, one.before + one.is_entry)), int(seen[one.before]))
@@ -431,18 +453,16 @@ class _Counting:
         shown: Sequence[tuple[_Shown, list[Pair]]],
         tolerances: Tolerances,
     ) -> Counted:
-        identical: dict[str, int] = {}
-        first: dict[int, str] = {}
-        for number, one in enumerate(self._phases):
-            places = np.flatnonzero((self._phase == number) & (records > 0))
-            if places.size:
-                identical[one.phase] = int(records[places].sum())
-                first[int(places[0])] = one.phase
+        names = [one.phase for one in self._phases]
+        places = np.flatnonzero(records)
+        numbers, first = np.unique(self._phase[places], return_index=True)
+        counts = np.bincount(self._phase, records, len(names)).astype(int).tolist()
         before = [
-            (sum(len(found) for of, found in shown if of.before + of.is_entry <= place), phase)
-            for place, phase in sorted(first.items())
+            (sum(len(found) for of, found in shown if of.before + of.is_entry <= place), names[n])
+            for place, n in sorted(zip(places[first].tolist(), numbers.tolist()))
         ]
-        return Counted(identical, tuple(before), self._rules(tolerances, int(records.sum())))
+        identical = {names[number]: counts[number] for number in numbers.tolist()}
+        return Counted(identical, tuple(before), self._rules(tolerances, sum(counts)))
 
     def _rules(self, tolerances: Tolerances, total: int) -> dict[Messages, int]:
         if not tolerances.rules:

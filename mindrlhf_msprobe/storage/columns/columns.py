@@ -73,10 +73,11 @@ class Columns:
             tool's dump, or what is left of a damaged one; else None.
     """
 
+    heads: Heads
     objects: list[Entry] | None = None
 
-    def __init__(self, at: LayerPlace, layout: Layout, heads: Heads, values: Values) -> None:
-        self.at, self.layout, self.heads, self.values = at, layout, heads, values
+    def __init__(self, at: LayerPlace, layout: Layout, values: Values) -> None:
+        self.at, self.layout, self.values = at, layout, values
         self.phase, self.step, self.rank = at
         self._entries: dict[int, Entry] = {}
         self._records: dict[tuple[str, ...], Records] = {}
@@ -118,6 +119,22 @@ class Columns:
         pairs = zip(self.heads.seqs, self.heads.ends)
         ends = (begin if end is None else end for begin, end in pairs)
         return (min(self.heads.seqs), max(ends)) if self.heads.seqs else None
+
+    @cached_property
+    def times(self) -> tuple[np.ndarray, np.ndarray]:
+        """(entries,) int64 each: when they began and ended, -1 of one that never did."""
+        ends = [-1 if end is None else end for end in self.heads.ends]
+        return np.array(self.heads.seqs, np.int64), np.array(ends, np.int64)
+
+    def stand_as(self, other: Columns, order: np.ndarray) -> bool:
+        """Return whether its entries have the parents, openings and tokens of another place's.
+
+        Args:
+            order: (entries,) which entry of the other place each is compared with.
+        """
+        pairs = ((one.parents, one.openings, one.tokens) for one in (self.heads, other.heads))
+        there = order.tolist()
+        return all(ours == [theirs[n] for n in there] for ours, theirs in zip(*pairs))
 
     def records(self, *parts: str) -> Records:
         """Return the records of some parts (`output`, `parameters_grad`, …)."""

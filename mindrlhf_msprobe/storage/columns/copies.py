@@ -56,6 +56,12 @@ _HELD = 64  # row groups of a run, about a megabyte each
 _IDLE = 512  # places that are read until one is let go of that none of them lies in
 
 
+#: The texts of a value, beside its statistics.
+_TELLING = ("algorithm", "fingerprint", "dtype", "shape", "type")
+#: Of an entry where it stands among the others, but for its time.
+_STANDING = ("parent", "opening", "token")
+
+
 class _Groups:
     """The row groups of a run that are in memory.
 
@@ -162,7 +168,7 @@ class Copy:
                 self._said = True
                 warn("log.columns_differ", path=str(self._path), phase=at.phase, step=at.step)
             return None
-        rows = np.arange(place.first, place.first + place.rows)
+        rows = slice(place.first, place.first + place.rows)
         return CopiedColumns(run, at, group, rows, layouts, of_journal)
 
     def _read(self, number: int) -> _Group | None:
@@ -198,7 +204,7 @@ class _Group:
         self._texts: dict[str, list[Any]] = {}
         self.layouts: dict[tuple[bytes, ...], Layout] = {}
         self._codes_in: dict[tuple[str, int], tuple[_Group, np.ndarray]] = {}
-        self._agreeing: tuple[tuple[_Group, int], np.ndarray] | None = None
+        self._compared: tuple[tuple[_Group, int], np.ndarray] | None = None
         for name, column in zip(table.column_names, table.columns):
             chunk = column.chunk(0)
             if name in TEXTS:
@@ -217,7 +223,7 @@ class _Group:
             self._texts[name] = [*(map(shape_of, found) if name == "shape" else found), None]
         return self._texts[name]
 
-    def listed(self, name: str, rows: np.ndarray) -> list[Any]:
+    def listed(self, name: str, rows: np.ndarray | slice) -> list[Any]:
         """Return a column in some rows as a list."""
         if name == "fingerprint":
             algorithms = self.texts("algorithm"), self.codes["algorithm"][rows].tolist()
@@ -239,6 +245,13 @@ class _Group:
                 for value, known in zip(found, self.known[name][rows].tolist())
             ]
         return found
+
+    def equal(self, name: str, rows: Any, other: _Group, there: Any) -> np.ndarray:
+        """Return in which rows a column has what it has in those of another group."""
+        if name in TEXTS:
+            return self.codes_in(other, name)[self.codes[name][rows]] == other.codes[name][there]
+        one, two = self.numbers[name][rows], other.numbers[name][there]
+        return one.view(np.int64) == two.view(np.int64)
 
     def codes_in(self, other: _Group, name: str) -> np.ndarray:
         """Return the number that each text of a column has in another group, -2 without one."""
@@ -278,35 +291,33 @@ class _Group:
         """(rows,) which have another number of an entry than the row before them."""
         return np.diff(self.numbers["number"], prepend=-1) != 0
 
-    def agree(self, rows: np.ndarray, other: _Group, there: np.ndarray) -> np.ndarray:
-        """Return in which rows statistics, fingerprint, dtype and shape are those of another group.
+    def identical(self, rows: np.ndarray, other: _Group, there: np.ndarray) -> np.ndarray:
+        """Return which rows are usual and finite, and those of another group.
 
         Rows that are as far from theirs as the last ones were are looked up: of two runs that
         recorded the same, all rows of two groups are.
         """
-        if not len(rows):
-            return np.zeros(0, bool)
-        shift = int(there[0] - rows[0])
+        shift = int(there[0] - rows[0]) if len(rows) else 0
         if (there - rows != shift).any():
-            return self._agree(rows, other, there)
+            return self._identical(rows, other, there)
         key = other, shift
-        if self._agreeing is None or self._agreeing[0] != key:
+        if self._compared is None or self._compared[0] != key:
             found = np.zeros(self.rows, bool)
             both = slice(max(0, -shift), min(self.rows, other.rows - shift))
-            found[both] = self._agree(both, other, slice(both.start + shift, both.stop + shift))
-            self._agreeing = key, found
-        return self._agreeing[1][rows]
+            theirs = slice(both.start + shift, both.stop + shift)
+            found[both] = self._identical(both, other, theirs)
+            self._compared = key, found
+        return self._compared[1][rows]
 
-    def _agree(self, rows: Any, other: _Group, there: Any) -> np.ndarray:
-        same = [
-            self.numbers[name][rows].view(np.int64) == other.numbers[name][there].view(np.int64)
-            for name in map(NUMBERS.__getitem__, STATISTICS)
-        ]
-        same += [
-            self.codes_in(other, name)[self.codes[name][rows]] == other.codes[name][there]
-            for name in ("algorithm", "fingerprint", "dtype", "shape", "type")
-        ]
-        return np.logical_and.reduce(same)
+    def _identical(self, rows: Any, other: _Group, there: Any) -> np.ndarray:
+        usual = self.are_usual[rows] & self.are_finite[rows] & other.are_usual[there]
+        found: np.ndarray = usual & self.agree(rows, other, there)
+        return found
+
+    def agree(self, rows: Any, other: _Group, there: Any) -> np.ndarray:
+        """Return in which rows statistics, fingerprint, dtype and shape are those of another."""
+        names = (*map(NUMBERS.__getitem__, STATISTICS), *_TELLING)
+        return np.logical_and.reduce([self.equal(name, rows, other, there) for name in names])
 
 
 class CopiedValues(Values):
@@ -370,6 +381,15 @@ class CopiedValues(Values):
     def _are_finite(self) -> np.ndarray:
         return self._group.are_finite[self._rows]
 
+    def are_identical(self, rows: np.ndarray, other: Values, there: np.ndarray) -> np.ndarray:
+        """See `Values.are_identical`."""
+        if isinstance(other, CopiedValues):
+            own, theirs = self._rows[rows], other._rows[there]
+            found = self._group.identical(own, other._group, theirs)
+            if found.all():
+                return found
+        return super().are_identical(rows, other, there)
+
     def _agree(self, rows: np.ndarray, other: Values, there: np.ndarray) -> np.ndarray:
         if not isinstance(other, CopiedValues):
             return super()._agree(rows, other, there)
@@ -384,21 +404,38 @@ class CopiedColumns(Columns):
         run: Run,
         at: LayerPlace,
         group: _Group,
-        rows: np.ndarray,
+        rows: slice,
         layouts: Layouts,
         of_journal: Callable[[], Columns | None],
     ) -> None:
         self._run, self._group, self._of_journal = run, group, of_journal
-        begin = group.begin_entries[rows]
+        begin = group.begin_entries[rows].copy()
         begin[:1] = True
-        self._first = rows[begin]
-        filled = rows[group.codes["part"][rows] >= 0]
+        own = np.arange(rows.start, rows.stop)
+        self._first = own[begin]
+        self._filled = own[group.codes["part"][rows] >= 0]
         layout = self._layout(at, rows, layouts)
-        heads = Heads(*(group.listed(name, self._first) for name in HEADS))
-        super().__init__(at, layout, heads, CopiedValues(group, filled))
-        self._filled = filled
+        super().__init__(at, layout, CopiedValues(group, self._filled))
 
-    def _layout(self, at: LayerPlace, rows: np.ndarray, layouts: Layouts) -> Layout:
+    @cached_property
+    def heads(self) -> Heads:  # type: ignore[override]
+        """See `Columns.heads`."""
+        return Heads(*(self._group.listed(name, self._first) for name in HEADS))
+
+    @cached_property
+    def times(self) -> tuple[np.ndarray, np.ndarray]:
+        """See `Columns.times`."""
+        numbers = self._group.numbers
+        return numbers["seq"][self._first], numbers["end"][self._first]
+
+    def stand_as(self, other: Columns, order: np.ndarray) -> bool:
+        """See `Columns.stand_as`."""
+        if not isinstance(other, CopiedColumns):
+            return super().stand_as(other, order)
+        rows = self._first, other._group, other._first[order]
+        return all(self._group.equal(name, *rows).all() for name in _STANDING)
+
+    def _layout(self, at: LayerPlace, rows: slice, layouts: Layouts) -> Layout:
         group = self._group
         names = ("entry", "part", "path")
         key = tuple(group.codes[name][rows].tobytes() for name in names)
@@ -407,7 +444,7 @@ class CopiedColumns(Columns):
             entries = group.listed("entry", self._first)
             whole = group.listed("whole", self._first)
             places = [*zip(group.listed("part", rows), group.listed("path", rows))]
-            ends = [*np.searchsorted(rows, self._first)[1:].tolist(), len(rows)]
+            ends = [*(self._first[1:] - rows.start).tolist(), rows.stop - rows.start]
             structures, begin = [], 0
             for end, is_whole in zip(ends, whole):
                 own = tuple(place for place in places[begin:end] if place[0] is not None)

@@ -50,9 +50,9 @@ class JournalColumns(Columns):
         self.lines, self._raw, self._locator = lines, raw, locator
         cells = [cell if type(cell := line.get("cell")) is str else None for line in lines]
         said = ([line.get(name) for line in lines] for name in HEADS[:-1])
-        heads = Heads._make([*said, cells])
+        self.heads = Heads._make([*said, cells])
         if like is not None:
-            super().__init__(at, like.layout, heads, like.values)
+            super().__init__(at, like.layout, like.values)
             return
         leaves: list[LeafJson] = []
         structures = [layouts.structure(line, leaves) for line in lines]
@@ -61,7 +61,7 @@ class JournalColumns(Columns):
         if not values.are_whole:
             raise ValueError(at)
         known = layouts.layout(at.phase, (run, at.rank), names, structures)
-        super().__init__(at, known, heads, values)
+        super().__init__(at, known, values)
 
     def argument(self, number: int, io: str, path: str) -> str:
         """See `Columns.argument`."""
@@ -135,10 +135,10 @@ class EntryColumns(Columns):
         places = (tuple((r.io, r.path) for r in entry.records) for entry in entries)
         structures = [Structure(of, whole=False) for of in places]
         names = [entry.name for entry in entries]
+        self.heads = Heads(*([getattr(entry, head) for entry in entries] for head in HEADS))
         super().__init__(
             at,
             layouts.layout(at.phase, (run.path, at.rank), names, structures),
-            Heads(*([getattr(entry, head) for entry in entries] for head in HEADS)),
             Values([record.leaf.to_json() for entry in entries for record in entry.records]),
         )
 
