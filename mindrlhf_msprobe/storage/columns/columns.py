@@ -348,7 +348,7 @@ class Values:
         usual = self._are_usual[rows] & other._are_usual[there]
         same = usual & self._are_finite[rows]
         if self is not other:
-            same &= self._agree(rows, other, there)
+            same &= other._are_finite[there] & self._agree(rows, other, there)
         for number in np.flatnonzero(~usual).tolist():
             leaf, theirs = self.leaf(int(rows[number])), other.leaf(int(there[number]))
             same[number] = is_ordinary(leaf) and _text(leaf) == _text(theirs)

@@ -251,7 +251,11 @@ class _Group:
         if name in TEXTS:
             return self.codes_in(other, name)[self.codes[name][rows]] == other.codes[name][there]
         one, two = self.numbers[name][rows], other.numbers[name][there]
-        return one.view(np.int64) == two.view(np.int64)
+        found = one.view(np.int64) == two.view(np.int64)
+        if name in self.known or name in other.known:
+            known = self.known.get(name, self.all_known), other.known.get(name, other.all_known)
+            found &= known[0][rows] == known[1][there]
+        return found
 
     def codes_in(self, other: _Group, name: str) -> np.ndarray:
         """Return the number that each text of a column has in another group, -2 without one."""
@@ -287,6 +291,11 @@ class _Group:
         return found
 
     @cached_property
+    def all_known(self) -> np.ndarray:
+        """(rows,) True."""
+        return np.ones(self.rows, bool)
+
+    @cached_property
     def begin_entries(self) -> np.ndarray:
         """(rows,) which have another number of an entry than the row before them."""
         return np.diff(self.numbers["number"], prepend=-1) != 0
@@ -310,8 +319,9 @@ class _Group:
         return self._compared[1][rows]
 
     def _identical(self, rows: Any, other: _Group, there: Any) -> np.ndarray:
-        usual = self.are_usual[rows] & self.are_finite[rows] & other.are_usual[there]
-        found: np.ndarray = usual & self.agree(rows, other, there)
+        own = self.are_usual[rows] & self.are_finite[rows]
+        theirs = other.are_usual[there] & other.are_finite[there]
+        found: np.ndarray = own & theirs & self.agree(rows, other, there)
         return found
 
     def agree(self, rows: Any, other: _Group, there: Any) -> np.ndarray:

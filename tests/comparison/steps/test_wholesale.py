@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from helpers.runs import Fault, record_training
 
-from mindrlhf_msprobe import Tolerance, compare_runs
+from mindrlhf_msprobe import Tolerance, compare_runs, open_run
 from mindrlhf_msprobe.common.message import message
 from mindrlhf_msprobe.comparison import compare as compare_module
 from mindrlhf_msprobe.comparison.engine.executor import Folding
@@ -16,8 +16,9 @@ from mindrlhf_msprobe.comparison.judging.tolerance import Rule, Tolerances
 from mindrlhf_msprobe.comparison.steps import wholesale
 from mindrlhf_msprobe.comparison.steps.tally import is_folded
 from mindrlhf_msprobe.findings import Agreement, Status
+from mindrlhf_msprobe.storage.columns.export import export_run
 
-CASES = 34
+CASES = 36
 LIKELY = property(lambda self: self._above is not None and not self._all_rows)
 
 
@@ -211,6 +212,7 @@ def mutations(rng):
         a_leaf(rng, lambda leaf: leaf.update(whole=True)),
         a_leaf(rng, lambda leaf: leaf.update(shape=[True])),
         a_leaf(rng, lambda leaf: leaf.pop("Mean", None)),
+        a_leaf(rng, lambda leaf: leaf.update(Mean=rng.choice([None, "NaN", 0.5]))),
         a_leaf(rng, shape),
         lines_of_b(rng, drop_lines),
         lines_of_b(rng, without_parameters),
@@ -223,6 +225,10 @@ def mutations(rng):
         all_lines_of_b(shift),
         all_lines_of_b(other_stack),
         all_lines_of_b(lambda line: line.update(token=None)),
+        lambda runs: [
+            edit(journals(run)[2], lambda lines, number=number: lines[3].update(token=number))
+            for run, number in zip(runs, rng.choice([(-1, None), (None, -1), (-1, -1)]))
+        ],
         damage,
         cut,
         drop_phase,
@@ -242,8 +248,11 @@ def test_both_ways_say_the_same(recorded, tmp_path, folded, ways, case):
     for mutate in [possible[case % len(possible)], *rng.sample(possible, rng.randint(0, 2))]:
         try:
             mutate(runs)
-        except (ValueError, IndexError):  # what another one left is not to be read
+        except (ValueError, IndexError, FileNotFoundError):  # another one removed or damaged it
             continue
+    if rng.random() < 0.5:
+        for run in runs[rng.randint(0, 1) :]:
+            export_run(open_run(run), run)
     tolerance = rng.choice(
         [
             None,
