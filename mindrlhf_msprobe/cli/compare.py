@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -239,9 +240,11 @@ def _suggested(found: Suggestion, a: str, b: str) -> Answer:
     path = str(found.path)
     lines = {line.source: [line.target, round(line.confidence, 3)] for line in found.lines}
     content = {"mapping": path, "lines": lines, "alone": [list(each) for each in found.alone]}
+    if not found.lines:
+        return Answer(UNDECIDED, lambda: [say("suggest.nothing", path=path)], lambda: content)
     said = say("suggest.written", path=path, count=len(found.lines))
-    command = Code(f"mindrlhf-msprobe compare {a} {b} --mapping {path}")
-    return Answer(SAME if found.lines else UNDECIDED, lambda: [said, [command]], lambda: content)
+    command = Code(shlex.join(["mindrlhf-msprobe", "compare", a, b, "--mapping", path]))
+    return Answer(SAME, lambda: [said, [command]], lambda: content)
 
 
 def _replayed(arguments: argparse.Namespace, result: Comparison) -> Replayed | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mindrlhf_msprobe.common.language import LANGUAGES
 from mindrlhf_msprobe.common.message import message
+from mindrlhf_msprobe.common.printable import printable
 from mindrlhf_msprobe.errors import UNDECIDED, UsageError
 from mindrlhf_msprobe.report.answer import Answer
 from mindrlhf_msprobe.report.messages import say
@@ -92,7 +93,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:  # type: ignore[override]
         """Say what was wrong and exit with UNDECIDED."""
-        self.exit(UNDECIDED, say("cli.see_help", prog=self.prog, error=message) + "\n")
+        self.exit(UNDECIDED, say("cli.see_help", prog=self.prog, error=printable(message)) + "\n")
 
 
 class _HelpAll(argparse.Action):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import mindrlhf_msprobe  # which knows where words are made: nothing in here does
@@ -149,16 +150,20 @@ def read_messages(found: Any) -> tuple[Message, ...]:
     return tuple(read for one in several if (read := read_message(one)) is not None)
 
 
+_MOST_ITEMS = 500  # of a list, or of parameters, that a sentence quotes
+
+
 def quoted(said: Message) -> Message:
     """Return a message of a file with its texts as a sentence quotes them: not at any length."""
-    return Message(said.code, {name: _quoted(value) for name, value in said.params.items()})
+    params = islice(said.params.items(), _MOST_ITEMS)
+    return Message(said.code, {name: _quoted(value) for name, value in params})
 
 
 def _quoted(value: Any) -> Any:
     if isinstance(value, Message):
         return quoted(value)
     if isinstance(value, list):
-        return [_quoted(item) for item in value]
+        return [_quoted(item) for item in value[:_MOST_ITEMS]]
     return shortened(value) if isinstance(value, str) else value
 
 

@@ -38,11 +38,16 @@ def shortened(text: object, most: int = 300) -> str:
 
 def printable(line: str) -> str:
     """Return a text as one line that can be shown."""
-    line = cut(line, 20_000, with_length=True)
-    if line.isprintable():
-        return line
+    return visible(cut(line, 20_000, with_length=True))
+
+
+def visible(text: str, keep: str = "") -> str:
+    """Return a text with escapes for what steers what shows it; whitespace may be kept."""
+    if text.isprintable():
+        return text
     return "".join(
-        char.encode("unicode_escape").decode() if _is_escaped(char) else char for char in line
+        char.encode("unicode_escape").decode() if char not in keep and _is_escaped(char) else char
+        for char in text
     )
 
 

@@ -162,11 +162,13 @@ class CheckResult:
     def status(self) -> Health:
         """`healthy`, `unhealthy` or `not_checked`.
 
-        A note alone does not make a run unhealthy. Where a rule failed its health is not known.
+        A note alone does not make a run unhealthy. Where a rule failed, or there was nothing to
+        read, its health is not known.
         """
         if any(finding.severity.counts for finding in self.all_findings):
             return Health.UNHEALTHY
-        return Health.HEALTHY if self.checked and not self.failed else Health.NOT_CHECKED
+        known = self.checked and self.steps and not self.failed
+        return Health.HEALTHY if known else Health.NOT_CHECKED
 
     @property
     def failed(self) -> tuple[str, ...]:

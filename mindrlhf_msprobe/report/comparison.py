@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -41,7 +42,7 @@ _RULES = 2
 _RANKS = 4
 #: Facts that stand in places of their own among the lines.
 _PLACED = (
-    *("stops", "operator", "evidence", "agreed", "checks", "check_first"),
+    *("stops", "operator", "to_do", "evidence", "agreed", "checks", "check_first"),
     *("ranks", "suspicious", "earlier", "chosen"),
 )
 
@@ -50,10 +51,11 @@ def facts_of(comparison: Comparison, *, table: bool = False) -> list[Fact]:
     """Return what a comparison found: what console, page and summary.xlsx show of it, once.
 
     The lines are those beside its headline and its cause, in this order: where runs stopped
-    (`stops`); of the first divergence which operator it is (`operator`), what is known of the
-    difference (`evidence`), what agreed before it (`agreed`), and, after the sentence `checks`,
-    what to check first (`check_first`); which `ranks` differ; what is `suspicious`; how it compares
-    to an `earlier` answer; which records were `chosen`.
+    (`stops`); of the first divergence which operator it is (`operator`), what to do where neither a
+    recording nor a setting can tell more (`to_do`), what is known of the difference (`evidence`),
+    what agreed before it (`agreed`), and, after the sentence `checks`, what to check first
+    (`check_first`); which `ranks` differ; what is `suspicious`; how it compares to an `earlier`
+    answer; which records were `chosen`.
 
     Args:
         table: whether facts that a table alone shows and that take time to find are wanted, too.
@@ -103,6 +105,10 @@ def _of_divergence(first: Divergence) -> Iterator[Fact]:
         yield Fact("operator", line, ("verdict", "operator", line))
     yield row("cause", first.cause.value)
     yield row("explanation", first.explanation)
+    if first.next_step is None and first.culprit is None and not first.check_first:
+        line = say("console.to_do", first, of_cell=first.key is None)
+        if line:
+            yield Fact("to_do", line, ("verdict", "what to do", line))
     if first.max_abs_err:  # 0 where what differs is no finite element: NaN, a dtype, …
         apart = {"absolute": first.max_abs_err, "relative": first.max_rel_err}
         line = say("console.max_abs", **apart)
@@ -315,7 +321,7 @@ def lines_of(comparison: Comparison, seconds: float | None = None, replay: str =
         explained = first.is_explained and first.cause is Cause.DATA
         cause = {"cause": first.cause.value, "explanation": first.explanation}
         says = first.explanation if explained else say("console.cause", **cause)
-        lines.append([origin_in_words(first), says, *told["evidence"]])
+        lines.append([origin_in_words(first), says, *told["to_do"], *told["evidence"]])
         if checks := told["check_first"]:
             in_verdict = say("console.in_verdict", file=VERDICT_FILE)
             lines += [*told["checks"], capped(checks, _LINES, where=in_verdict)]
@@ -397,7 +403,7 @@ def _look_closer(comparison: Comparison, first: Divergence) -> Lines:
     if first.next_step_whole is not None:
         steps.append(say("console.bisection", size=size(first.next_step_whole)))
     if output is not None and "msprobe" in first.next_step:
-        steps.append(say("console.compare_after", output=output))
+        steps.append(say("console.compare_after", output=shlex.quote(str(output))))
     return [say("console.look_closer", unless=unless, one_run=one_run, size=takes), steps]
 
 

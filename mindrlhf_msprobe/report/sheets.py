@@ -7,7 +7,6 @@ found of them. CSV files are for scripts and for those who have no Excel.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -18,13 +17,12 @@ from typing import Any, NamedTuple
 
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.language import language
+from mindrlhf_msprobe.common.printable import visible
 from mindrlhf_msprobe.findings import Finding, Keyword, Outcome, Status
 from mindrlhf_msprobe.report.answer import Fact
 from mindrlhf_msprobe.report.messages import texts_in
 from mindrlhf_msprobe.storage.layout import file_name
 
-#: What XML cannot hold at all, and what has no UTF-8 form.
-_UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 #: What makes a spreadsheet take the text of a CSV cell for a formula; the wide forms as well.
 _FORMULA = frozenset("=+-@\t\r\n＝＋－＠")
 
@@ -193,7 +191,9 @@ class Table:
 
 def take_name(taken: set[str], stem: str, suffix: str) -> str:
     """Return `stem` and `suffix` as a file name, marked if it is one of `taken`; add it to them."""
-    while (name := file_name(stem, suffix)) in taken:  # a key that is called like a phase's table
+    while (
+        name := file_name(visible(stem), suffix)
+    ) in taken:  # a key that is called like a phase's table
         suffix = "~" + suffix
     taken.add(name)
     return name
@@ -211,8 +211,8 @@ def plain(value: Any) -> bool | int | float | str | None:
 
 
 def clean(text: str) -> str:
-    """Return `text` with what no file can hold as U+FFFD."""
-    return text if text.isprintable() else _UNWRITABLE.sub("�", text)
+    """Return `text` as a file can hold it, over several lines if it has them."""
+    return visible(text, keep="\n\t\u200c\u200d")  # joiners of letters and of emoji steer nothing
 
 
 def harmless(text: str) -> str:

@@ -362,7 +362,7 @@ def _text(value: Any) -> str | None:
 
 
 def _count(value: Any) -> int | None:
-    return value if bounds.is_place(value) else None
+    return value if bounds.is_place(value) and value >= 0 else None
 
 
 def leaves(

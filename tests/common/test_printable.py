@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import zipfile
 
 import pytest
 from helpers.runs import Recording, record_training
@@ -79,6 +80,26 @@ def test_no_command_shows_a_text_as_it_is(evil, tmp_path, capsys, json_):
         assert not steers(shown.err)
         assert shown.err.count("\n") <= 1
         assert "\nIDENTICAL" not in shown.out + shown.err
+
+
+def test_tables_hold_escapes_as_the_console_shows_them(evil, tmp_path):
+    """Also names that differ in a control character alone are told apart, and can be searched."""
+    out = tmp_path / "out"
+    main(["compare", *evil, "-o", str(out), "--csv"])
+    tables = [*out.glob("*.csv")]
+    assert len(tables) > 3
+    text = "".join(table.read_text(encoding="utf-8-sig") for table in tables)
+    assert {*steers(text)} <= {"\r"}  # of the lines' ends
+    assert printable(EVIL.split("\n")[0]) in text
+    main(["compare", *evil, "-o", str(out)])
+    sheets = [
+        content.read(name).decode()
+        for table in out.glob("*.xlsx")
+        for content in [zipfile.ZipFile(table)]
+        for name in content.namelist()
+    ]
+    assert {*steers("".join(sheets))} <= {"\r"}
+    assert "\\u202eIDENTICAL" in "".join(sheets)
 
 
 def test_messages_are_shown_through_the_door(caplog):

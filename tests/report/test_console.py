@@ -59,6 +59,19 @@ def test_a_divergence_is_named_with_place_cause_and_next_step(tmp_path):
     assert len(lines) < 20
 
 
+@pytest.mark.parametrize(
+    ("key", "cause", "said"),
+    [
+        ("prompts", "input", "What to do: compare the data that both runs load"),
+        ("advantages", "data", "What to do: compare the trainer's code that computes advantages"),
+    ],
+)
+def test_what_to_do_where_no_recording_tells_more(tmp_path, key, cause, said):
+    lines = render(compare(tmp_path, Fault(key))).splitlines()
+    assert f"cause: {cause}" in lines[2]
+    assert lines[3].strip().startswith(said)
+
+
 def test_the_next_step_can_be_pasted_into_a_yaml_file(tmp_path):
     """The section it prints is YAML that the configuration accepts."""
     fault = Fault("layers.1.mlp", "reference_compute_log_prob", step=1)

@@ -83,7 +83,9 @@ def is_number(value: Any) -> bool:
 
 def is_finite(value: Any) -> bool:
     """Return whether a value is a number that is neither NaN nor infinite."""
-    return isinstance(value, (int, Fraction)) or (isinstance(value, float) and math.isfinite(value))
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, (int, Fraction))
 
 
 def is_nan(value: Any) -> bool:

@@ -224,6 +224,8 @@ def _unreadable(first: FirstDifference) -> _Explained:
         return Cause.UNREADABLE, None, (message("explanation.unreadable_files"),)
     from mindrlhf_msprobe.comparison.layouts.joining import NO_SUCH_DIMENSION, UNLIKE_PARTS
 
+    if any(note.code == "note.nan_hides" for note in first.finding.notes):
+        return Cause.UNREADABLE, first.origin, (message("explanation.nan_hides"),)
     held = [record.leaf for record in (pair.a, pair.b) if record is not None]
     codes = {leaf.why.code for leaf in held if leaf.why is not None}
     if codes & {NO_SUCH_DIMENSION, UNLIKE_PARTS}:

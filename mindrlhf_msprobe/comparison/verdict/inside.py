@@ -21,6 +21,7 @@ from mindrlhf_msprobe.comparison.judging.moves import (
     MOST_SPANS,
     Fitting,
     are_several,
+    moved,
     moves,
     tells_one_number,
 )
@@ -59,9 +60,11 @@ _MOST_WITHIN = 0.75  # of them, that may have one factor within rounding where i
 def inside(first: FirstDifference) -> Inside | None:
     """Return what differs inside the first divergence; None where nothing certain can be said."""
     pair, finding = first.pair, first.finding
-    if finding.status not in (Status.DIFFERENT, Status.NON_FINITE):
-        return None
     if pair.a is None or pair.b is None:
+        return None
+    if finding.status is Status.SHAPE_MISMATCH:
+        return _turned(pair.a, pair.b)
+    if finding.status not in (Status.DIFFERENT, Status.NON_FINITE):
         return None
     found = differs(pair.a, pair.b)
     if pair.event.kind == DATA and _is_padding(first, pair.a, pair.b):
@@ -79,6 +82,14 @@ def inside(first: FirstDifference) -> Inside | None:
         elements = Some("element", 0, len(same), *_spans(flags))
         found = replace(part, where=(elements, *part.where))
     return None if found is None else _with_prompts(found, first)
+
+
+def _turned(a: Record, b: Record) -> Inside | None:
+    """Return that a matrix of another shape is the other one with rows and columns exchanged."""
+    if all(said.code != "inside.transposed" for said in moved(a, b)):
+        return None
+    rows, columns = a.leaf.shape or (0, 0)
+    return Inside("elements", (), Change("transposed", {"size": rows}), None, rows * columns)
 
 
 def _is_padding(first: FirstDifference, a: Record, b: Record) -> bool:

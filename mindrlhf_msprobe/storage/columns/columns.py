@@ -275,17 +275,18 @@ class Values:
         for name in {*chain.from_iterable({*self._forms})} & _TYPES.keys():
             if not {*map(type, self.field(name))} <= {*_TYPES[name]}:
                 return False
+            if name in COUNTS and min(filter(None, self.field(name)), default=0) < 0:
+                return False
         sizes = [*chain.from_iterable(filter(None, self.field("shape")))]
         return {*map(type, sizes)} <= {int} and min(sizes, default=0) >= 0
 
     def numbers(self, name: str) -> np.ndarray:
         """Return a statistic (`Max`, `Min`, `Mean`, `Norm`) as float64; NaN where there is none."""
         if name not in self._numbers:
-            try:
-                found = np.array(self.field(name), np.float64)
-            except (TypeError, ValueError):
-                found = np.array([statistic(leaf, name) for leaf in self._leaves], np.float64)
-            self._numbers[name] = found
+            values = self.field(name)
+            if not {*map(type, values)} <= {float, int, NoneType}:  # of a text numpy makes a number
+                values = [statistic(leaf, name) for leaf in self._leaves]
+            self._numbers[name] = np.array(values, np.float64)
         return self._numbers[name]
 
     @cached_property

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from mindrlhf_msprobe.storage.columns.leaf_json import (
     LeafJson,
     are_moderate,
 )
+from mindrlhf_msprobe.storage.columns.page_sizes import decompressed_size
 from mindrlhf_msprobe.storage.columns.parquet import (
     METADATA,
     NUMBERS,
@@ -51,7 +52,7 @@ from mindrlhf_msprobe.storage.reading.reader import Run
 from mindrlhf_msprobe.storage.records import Entry
 
 _MOST_ROWS = 1 << 22  # of a row group
-_MOST_BYTES = 1 << 30  # of a row group, before it is decompressed
+_MOST_BYTES = 1 << 27  # of a row group, once it is decompressed
 _HELD = 64  # row groups of a run, about a megabyte each
 _IDLE = 512  # places that are read until one is let go of that none of them lies in
 
@@ -119,11 +120,11 @@ class Copy:
     def __init__(self, root: Path, path: Path, rank: int, groups: _Groups) -> None:
         self._root, self._path, self._rank = root, path, rank
         self._metadata: Any = None
-        with self._open() as file:
-            self._metadata = file.metadata
-            content = loads((file.metadata.metadata or {}).get(METADATA, b"{}"))
+        with self._open() as (_, copy):
+            self._metadata = copy.metadata
+            content = loads((copy.metadata.metadata or {}).get(METADATA, b"{}"))
             own = isinstance(content, dict) and content.get("schema") == SCHEMA
-            if not own or not file.schema_arrow.remove_metadata().equals(schema()):
+            if not own or not copy.schema_arrow.remove_metadata().equals(schema()):
                 raise layout.UnreadError.saying("unread.columns_schema", schema=SCHEMA)
         self._digests = [bounds.text(one) for one in bounds.items(content.get("digests"))]
         places = map(CopiedPlace.of, bounds.items(content.get("places")))
@@ -132,16 +133,19 @@ class Copy:
         self._said = False
 
     @contextmanager
-    def _open(self) -> Iterator[Any]:
+    def _open(self) -> Iterator[tuple[BinaryIO, Any]]:
         import pyarrow.parquet as pq
 
         with layout.open_inside(self._root, self._path, bounds.JOURNAL) as file:
-            yield pq.ParquetFile(
+            yield (
                 file,
-                metadata=self._metadata,
-                read_dictionary=[*TEXTS],
-                thrift_string_size_limit=bounds.METADATA,
-                thrift_container_size_limit=1 << 24,
+                pq.ParquetFile(
+                    file,
+                    metadata=self._metadata,
+                    read_dictionary=[*TEXTS],
+                    thrift_string_size_limit=bounds.METADATA,
+                    thrift_container_size_limit=1 << 24,
+                ),
             )
 
     def columns(
@@ -175,11 +179,15 @@ class Copy:
         if not 0 <= number < min(len(self._digests), self._metadata.num_row_groups):
             return None
         about = self._metadata.row_group(number)
-        if about.num_rows > _MOST_ROWS or about.total_byte_size > _MOST_BYTES:
+        if about.num_rows > _MOST_ROWS:
             return None
         try:
-            with self._open() as file:
-                table = file.read_row_group(number, columns=READ, use_threads=False)
+            with self._open() as (file, copy):
+                chunks = [about.column(index) for index in range(about.num_columns)]
+                read = [chunk for chunk in chunks if chunk.path_in_schema in READ]
+                if sum(decompressed_size(file, chunk) for chunk in read) > _MOST_BYTES:
+                    return None
+                table = copy.read_row_group(number, columns=READ, use_threads=False)
             return _Group(table) if digest_of(table) == self._digests[number] else None
         except Exception:  # pyarrow's are many
             return None

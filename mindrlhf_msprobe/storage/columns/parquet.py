@@ -323,7 +323,7 @@ def _arrays_of_values(values: Values) -> dict[str, list[Any]]:
 
 def _number(value: Any) -> float | None:
     value = number_from_json(value)
-    if isinstance(value, int):
+    if type(value) is int:
         return float(value) if abs(value) < bounds.NUMBER else None
     return value if type(value) is float else None
 

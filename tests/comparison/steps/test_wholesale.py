@@ -18,7 +18,7 @@ from mindrlhf_msprobe.comparison.steps.tally import is_folded
 from mindrlhf_msprobe.findings import Agreement, Status
 from mindrlhf_msprobe.storage.columns.export import export_run
 
-CASES = 36
+CASES = 38
 LIKELY = property(lambda self: self._above is not None and not self._all_rows)
 
 
@@ -213,6 +213,8 @@ def mutations(rng):
         a_leaf(rng, lambda leaf: leaf.update(shape=[True])),
         a_leaf(rng, lambda leaf: leaf.pop("Mean", None)),
         a_leaf(rng, lambda leaf: leaf.update(Mean=rng.choice([None, "NaN", 0.5]))),
+        a_leaf(rng, lambda leaf: leaf.update(Max=str(leaf["Max"]))),
+        a_leaf(rng, lambda leaf: leaf.update(nan_count=-1)),
         a_leaf(rng, shape),
         lines_of_b(rng, drop_lines),
         lines_of_b(rng, without_parameters),
@@ -291,6 +293,17 @@ def test_whole_numbers_that_differ_below_what_a_float_tells(recorded, tmp_path, 
     found = assert_same(*runs)
     assert ways == {True: 4}
     assert found.verdict.first_divergence.record.endswith(".input.seed")
+
+
+def test_a_statistic_that_is_a_text_is_no_number(recorded, tmp_path, folded):
+    runs = [shutil.copytree(recorded[0], tmp_path / name) for name in "ab"]
+
+    def as_text(lines):
+        leaf = next(leaf for line in lines for leaf in leaves(line) if leaf.get("shape"))
+        leaf["Max"] = str(leaf["Max"])
+
+    edit(journals(runs[1])[0], as_text)
+    assert assert_same(*runs).verdict.first_divergence is not None
 
 
 @pytest.mark.parametrize("options", [{"first_only": True}, {"steps": "1"}, {"include": "mlp"}])

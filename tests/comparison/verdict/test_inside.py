@@ -45,6 +45,20 @@ def kind(a, b):
     return None if found is None or found.change is None else found.change.kind
 
 
+@pytest.mark.parametrize("turned", [True, False])
+def test_a_matrix_of_another_shape_that_is_the_same_transposed(tmp_path, turned):
+    """As a comparison of checkpoints says it."""
+    a = values(0, (3, 5))
+    b = a.T.copy() if turned else values(1, (5, 3))
+    for name, value in (("a", a), ("b", b)):
+        record_data(tmp_path / name, [("rewards", value)])
+    first = compare_runs(tmp_path / "a", tmp_path / "b").verdict.first_divergence
+    assert first.cause.value == "shape"
+    assert (first.inside is not None) == turned
+    if turned:
+        assert first.inside.change.kind == "transposed"
+
+
 @quick
 @given(SEEDS, DTYPES, st.floats(-1e3, 1e3))
 def test_one_factor_in_every_element(seed, dtype, factor):

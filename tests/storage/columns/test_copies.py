@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -22,11 +25,12 @@ from mindrlhf_msprobe import check_run, compare_runs, open_run
 from mindrlhf_msprobe.cli import main
 from mindrlhf_msprobe.comparison.engine.executor import Folding
 from mindrlhf_msprobe.log import logger
-from mindrlhf_msprobe.storage.columns import export
+from mindrlhf_msprobe.storage.columns import copies, export
 from mindrlhf_msprobe.storage.columns.copies import CopiedColumns, copied_columns
 from mindrlhf_msprobe.storage.columns.export import copy_of_rank, export_run
 from mindrlhf_msprobe.storage.columns.layouts import Layouts
 from mindrlhf_msprobe.storage.columns.leaf_json import NON_FINITE_MARKS, STATISTICS
+from mindrlhf_msprobe.storage.columns.page_sizes import decompressed_size
 from mindrlhf_msprobe.storage.columns.reading import columns_of, columns_of_journal
 from mindrlhf_msprobe.storage.place import LayerPlace, StepPlace
 
@@ -425,6 +429,47 @@ def test_the_command_says_what_it_wrote(recorded, tmp_path, capsys):
     assert not said["left_out"]
     assert main(["export", str(recorded / "A"), "-o", str(tmp_path / "out")]) == 0
     assert "2 files" in capsys.readouterr().out
+
+
+def test_the_size_of_pages_is_what_their_headers_say(recorded, tmp_path, monkeypatch, warnings):
+    """Whatever the footer claims: a group that would need too much memory is not decompressed."""
+    run = shutil.copytree(recorded / "A", tmp_path / "run")
+    export_run(open_run(run), run)
+    path = run / "columns.rank0.parquet"
+    about = pq.read_metadata(path).row_group(0)
+    with open(path, "rb") as file:
+        for index in range(about.num_columns):
+            chunk = about.column(index)
+            headers = chunk.total_uncompressed_size - decompressed_size(file, chunk)
+            assert 0 < headers < 400, chunk.path_in_schema
+    before = check_run(run).to_json()
+    monkeypatch.setattr(copies, "_MOST_BYTES", 1000)
+    reads = []
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", lambda *_, **__: reads.append(1))
+    assert check_run(run).to_json() == before
+    assert not reads
+    assert "journals are read" in warnings.messages[0]
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=40))
+def test_pages_with_any_header_are_refused_or_measured(data):
+    chunk = SimpleNamespace(
+        data_page_offset=0, has_dictionary_page=False, total_compressed_size=len(data)
+    )
+    with suppress(ValueError, IndexError):
+        assert decompressed_size(io.BytesIO(data), chunk) >= 0
+
+
+def test_a_count_below_zero_is_no_count(recorded, tmp_path):
+    """With a copy as without."""
+    run = shutil.copytree(recorded / "A", tmp_path / "run")
+    journal = run / "actor_update/step0/rank0/records.jsonl"
+    journal.write_text(journal.read_text().replace('"nan_count": 0', '"nan_count": -1', 3))
+    found = check_run(run)
+    assert "-1 NaN" not in str(found.to_json())
+    export_run(open_run(run), run)
+    assert check_run(run).to_json() == found.to_json()
 
 
 @pytest.mark.parametrize("kind", ["whole", "damaged", "copied"])

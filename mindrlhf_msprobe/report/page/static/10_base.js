@@ -36,10 +36,11 @@
   /** Return a list that may not be there. */
   R.list = (list) => list || [];
 
-  const TURNING = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+  const UNSEEN = new RegExp("[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u061c\\u200e\\u200f"
+    + "\\u2028-\\u202e\\u2066-\\u2069]", "g");
 
-  /** Return a text with its direction marks named: they would show it in another order. */
-  R.visible = (text) => String(text).replace(TURNING, (mark) =>
+  /** Return a text with its control characters named, of which some show it in another order. */
+  R.visible = (text) => String(text).replace(UNSEEN, (mark) =>
     `⟨U+${mark.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 
   /** Return a text of a dump that leaves what surrounds it in its order, without an element. */

@@ -461,6 +461,9 @@ def test_nothing_is_proposed_of_runs_without_cells(llamas, tmp_path, capsys):
     out = str(tmp_path / "out")
     given = ["compare", str(llamas["tensor"]), str(DUMPS / "L1"), "-o", out]
     assert main([*given, "--mapping", "suggest"]) == 2
+    said = capsys.readouterr().out
+    assert "No mapping can be proposed" in said
+    assert "mindrlhf-msprobe compare" not in said
 
 
 def test_a_nan_in_one_part_of_a_fused_weight_is_not_lost():

@@ -289,6 +289,7 @@ def test_parameters_that_cannot_be_read_are_there_and_say_why(tmp_path):
             value("good", "Int8", [2], b"ab"),
             value("twice", "Int8", [1], b"b"),
             value("int4", "Int4", [4], b"ab"),
+            value("empty", "Int8", [0, 2**62, 2**62], b""),
             value("unlike", "Int8", [2], b"a") + value("unlike", "UInt8", [2], b"b"),
             part(1, part(1, b"map") + part(3, b"")),
         )
@@ -302,6 +303,7 @@ def test_parameters_that_cannot_be_read_are_there_and_say_why(tmp_path):
         "twice": "checkpoint.twice",
         "good": None,
         "int4": "checkpoint.dtype",
+        "empty": "unread.claimed_shape",
         "unlike": "checkpoint.unlike_slices",
         "map": "checkpoint.map",
     }
