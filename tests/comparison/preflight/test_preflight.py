@@ -185,6 +185,7 @@ CASES: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
     ),
     ({f"{LOSS}.clip": 1.0}, ("cells", "actor.outer.clip in actor_update", "None", "1.0", None)),
     ({f"{LOSS}.clip": ...}, ("cells", "actor.outer.clip in actor_update", "None", None, None)),
+    ({f"{POLICY}.1.cells": []}, ("cells", f"actor.norm {BOTH}", "Norm", None, None)),
     ({f"{POLICY}.1.class": "Other"}, ("cells", f"actor.norm {BOTH}", "Norm", "Other", None)),
     (
         {"networks.1.changes.0.value": 0.3},
