@@ -286,8 +286,8 @@ def test_weights_are_compared_by_role_and_name() -> None:
     assert actor == Weights("actor", 2, ("layers.1.weight",), (), ("new",))
     assert not actor.agree
     assert found.unknown == (
-        "initial weights of actor: 1 parameter(s) without a fingerprint in one run",
-        "initial weights of actor: 1 parameter(s) with fingerprints of different algorithms",
+        "initial weights of actor: 1 parameter without a fingerprint in one run",
+        "initial weights of actor: 1 parameter with fingerprints of different algorithms",
         "initial weights of reference: only run A recorded them",
         "initial weights of critic: only run B recorded them",
     )
