@@ -63,7 +63,6 @@ def _show(arguments: argparse.Namespace) -> Answer:
 
 
 def _run(run: Run, at: _At) -> _Shown:
-    from mindrlhf_msprobe.common.printable import spans
     from mindrlhf_msprobe.report import listing
     from mindrlhf_msprobe.storage.reading.inventory import inventory, limits_of
 
@@ -84,7 +83,7 @@ def _run(run: Run, at: _At) -> _Shown:
     ]
     problems = [*unreadable, *run.lost]
     if run.missing_ranks:
-        problems.append(say("listing.missing_ranks", ranks=spans(run.missing_ranks)))
+        problems.append(say("listing.missing_ranks", ranks=run.missing_ranks))
     lines = [
         *listing.render_holdings(run.path, run.state, holdings, problems, run.cost),
         *listing.render_times(times),

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from mindrlhf_msprobe.checks.loading import all_rules, imported, settings_of
 from mindrlhf_msprobe.common.message import Message, message
-from mindrlhf_msprobe.common.printable import spans
 from mindrlhf_msprobe.config import RECORD, STOP, WARN, ProbeConfig
 from mindrlhf_msprobe.errors import ConfigError, RunError, UsageError
 from mindrlhf_msprobe.findings.health import CheckFinding
@@ -210,7 +209,7 @@ class Live:
             if self._ends_by:
                 missing = self._common.publish(self._ended)
                 if missing:
-                    logger.error("%s", message("live.cannot_stop", ranks=spans(missing)))
+                    logger.error("%s", message("live.cannot_stop", ranks=[*missing]))
                     self._common.leave(ending=False)
                     self._common = None
                     self._stops = False

@@ -66,9 +66,8 @@ def lines_of(found: CheckpointComparison, seconds: float) -> Lines:
         lines.append(say("checkpoint.optimizer", count=len(found.optimizer), agreeing=agreeing))
     lines += [fact.line for fact in facts if fact.about == "rest"]
     if found.output_path is not None:
-        tables = ", ".join(found.tables)
-        lines.append(say("checkpoint.tables", output=found.output_path, tables=tables))
-    counts = ", ".join(f"{n} {status}" for status, n in found.counts.items())
+        lines.append(say("checkpoint.tables", found, output=found.output_path))
+    counts = [f"{n} {status}" for status, n in found.counts.items()]
     return [*lines, say("checkpoint.summary", found, seconds=seconds, counts=counts)]
 
 
@@ -184,4 +183,4 @@ def write_checkpoints(
 
 
 def _parameters(name: str, findings: Sequence[Finding]) -> Sheet:
-    return Sheet(name, _PARAMETERS, findings, colour_of_finding, frozen=_FROZEN)
+    return Sheet(name, _PARAMETERS, findings, colour_of_finding, frozen=_FROZEN, ours=False)

@@ -252,7 +252,7 @@ def _causes(finding: CheckFinding) -> list[str]:
 
 
 def _noted(one: Evidence) -> str:
-    return "" if one.note is None else f"{in_words(one.note)}: "
+    return "" if one.note is None else say("unread.at", path=in_words(one.note), why="")
 
 
 def _named(one: Evidence, finding: CheckFinding) -> str:
@@ -264,7 +264,8 @@ def _named(one: Evidence, finding: CheckFinding) -> str:
 
 def _values(evidence: Evidence) -> str:
     """Return what a record shows: `max 3.1, nan_count 2`."""
-    return ", ".join(f"{name} {_value(value)}" for name, value in evidence.values.items())
+    words = {"records": say("tables.records")}  # others are names of statistics
+    return ", ".join(f"{words.get(n, n)} {_value(value)}" for n, value in evidence.values.items())
 
 
 def _value(value: Any) -> str:

@@ -383,10 +383,10 @@ def render_generation(files: Iterable[RunFile], rank: int | None = None) -> Line
                     blocks.setdefault((head, tuple(_settings(found))), []).append(file.rank)
     for file in chosen:
         # Of which generators the states are noted, and in which steps.
-        steps: dict[str, list[str]] = {}
+        steps: dict[tuple[int, ...], list[str]] = {}
         for name, noted in random_states.by_step(file.random_states).items():
             if known := sorted(n for n, one in noted.items() if one != random_states.UNKNOWN):
-                steps.setdefault(spans(known), []).append(_GENERATORS.get(name, name))
+                steps.setdefault(tuple(known), []).append(_GENERATORS.get(name, name))
         parts = [
             say("listing.states_in", names=", ".join(of), steps=at) for at, of in steps.items()
         ]
@@ -396,7 +396,7 @@ def render_generation(files: Iterable[RunFile], rank: int | None = None) -> Line
     for (head, inner), ranks in blocks.items():
         numbers = sorted({number for number in ranks if number is not None})
         some = numbers and len(numbers) < len(chosen)
-        whose = say("listing.of_ranks", ranks=spans(numbers)) if some else ""
+        whose = say("listing.of_ranks", ranks=numbers) if some else ""
         lines += [say("listing.block", head=head + whose) if inner else head + whose, [*inner]]
     return lines
 

@@ -21,8 +21,8 @@ def compare(tmp_path, capsys, monkeypatch):
     """Return what runs `compare` in a directory and returns exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments):
-        code = main(["compare", *map(str, arguments), "--lang", "en"])
+    def run(*arguments, lang="en"):
+        code = main(["compare", *map(str, arguments), "--lang", lang])
         out, err = capsys.readouterr()
         return code, out, err
 
@@ -35,7 +35,7 @@ def test_equal_ones_are_identical(compare, tmp_path):
     write_safetensors(tmp_path / "b.safetensors", {"w": W})
     code, out, err = compare("a.ckpt", "b.safetensors")
     assert (code, err) == (0, "")
-    assert out.startswith("IDENTICAL: all 1 parameters are equal.")
+    assert out.startswith("IDENTICAL: the one parameter is equal.")
     assert "ckpt_similarity.json" in out
     assert (tmp_path / "msprobe_compare_output" / "checkpoint.xlsx").exists()
 
@@ -55,6 +55,24 @@ def test_unlike_ones_are_said_worst_first(compare, tmp_path):
     found = json.loads(out)
     assert (code, found["status"], found["of"]) == (1, "diverged", "checkpoints")
     assert found["counts"] == {"only_in_a": 1, "different": 2}
+
+
+def test_headers_and_counts_are_in_one_language(compare, tmp_path):
+    """As of runs: the columns have the same names in Chinese, and counts its commas."""
+    write_ckpt(tmp_path / "a.ckpt", {"w": W, "v": W})
+    write_ckpt(tmp_path / "b.ckpt", {"w": W, "v": -W})
+    said = {
+        lang: compare("a.ckpt", "b.ckpt", "--csv", "-o", lang, lang=lang)[1]
+        for lang in ("en", "zh")
+    }
+    heads = {
+        (tmp_path / lang / "checkpoint_parameters.csv").read_text("utf-8").splitlines()[0]
+        for lang in said
+    }
+    assert len(heads) == 1
+    assert "：zh：checkpoint.xlsx、" in said["zh"]
+    assert said["zh"].splitlines()[-1].endswith("：1 different，1 identical")
+    assert said["en"].splitlines()[-1].endswith(": 1 different, 1 identical")
 
 
 def test_suspicious_ones_fail_where_that_is_asked_for(compare, tmp_path):
@@ -168,10 +186,10 @@ def test_what_cannot_be_read_is_exit_code_2(compare, tmp_path):
 
 
 def test_a_parameter_that_is_called_like_a_word_of_ours_keeps_its_name(tmp_path, monkeypatch):
-    """Its table is in Chinese, where `note` and `verdict` of ours are translated."""
+    """In Chinese, too, where `verdict` of ours is translated; headers are those of any language."""
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         write_ckpt(tmp_path / f"{name}.ckpt", {"note": W, "verdict": W})
     assert main(["compare", "a.ckpt", "b.ckpt", "-o", "out", "--lang", "zh"]) == 0
     parameters = load_workbook("out/checkpoint.xlsx").worksheets[1]
-    assert [cell.value for cell in parameters["A"]] == ["记录", "note", "verdict"]
+    assert [cell.value for cell in parameters["A"]] == ["record", "note", "verdict"]

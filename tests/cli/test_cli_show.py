@@ -194,7 +194,7 @@ def test_what_was_lost_while_recording_is_said_and_no_fault_of_the_files(run, cl
     """Exit code 0: all that there is was read."""
     manifest = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**manifest, "lost": {"a tensor: OSError": 3}}))
-    assert "Incomplete: rank 0 lost 3 record(s)" in cli("show", run).out
+    assert "Incomplete: rank 0 lost 3 records" in cli("show", run).out
 
 
 def test_what_is_not_a_run_is_refused(tmp_path, cli):
@@ -270,13 +270,13 @@ def test_show_says_what_generation_ran_with(tmp_path, cli):
     assert "  temperature: 1.0, from step 1 on 0.05" in lines
     schedule = "… 6 more changes …, from step 8 on 0.8"
     assert f"  top_p: from step 0 on 0.0, from step 1 on 0.1, {schedule}" in lines
-    assert "Random states noted: numpy in step(s) 0-2; MindSpore in step(s) 1" in lines
+    assert "Random states noted: numpy in steps 0-2; MindSpore in step 1" in lines
     assert max(map(len, lines[1:])) <= 100
     assert text.count("Generation in") == 1
 
     write({"step": 0, "settings": {"top_k": 1}}, {"step": 0, "settings": {"top_k": 2}})
     text = cli("show", path).out
-    assert f"{phase}, from step 0 on, rank(s) 1:\n  top_k=2\n" in text
+    assert f"{phase}, from step 0 on, rank 1:\n  top_k=2\n" in text
     text = cli("show", path, "--rank", "1").out
     assert "top_k=1" not in text
     assert f"{phase}, from step 0 on:\n  top_k=2\n" in text
@@ -289,7 +289,7 @@ def test_show_says_what_generation_ran_with(tmp_path, cli):
 def test_show_says_what_recording_cost(run, cli):
     """Time of the training, by phase and a step, and bytes; not for runs that lack it."""
     text = cli("show", run).out
-    cost = text[text.index("Cost of recording, rank 0, 2 step(s):") :]
+    cost = text[text.index("Cost of recording, rank 0, 2 steps:") :]
     assert re.search(r"^  actor_update: \d\.\d{3} s a step$", cost, re.MULTILINE)
     content = json.loads((run / "run.json").read_bytes())
     for recording in ({"seconds": "much"}, None, {"seconds": 1.0, "phases": {"x": 3}}):

@@ -121,7 +121,7 @@ def test_an_element_that_is_wrong_in_the_trained_network_alone(tmp_path):
     assert found.culprit is None  # nothing was changed between two phases
     assert [check.to_json()["role"] for check in found.check_first] == [UPDATE]
     said = render(compare_runs(a, b))
-    assert "initial weights of actor_update: 1 of 3 parameters differ (head.factor)" in said
+    assert "initial weights of actor_update: 1 of 3 parameters differs (head.factor)" in said
     assert "agree (" not in said  # which would rule the cause out
     assert "changed between" not in said
 

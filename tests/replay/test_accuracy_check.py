@@ -575,7 +575,7 @@ def test_what_cannot_run_twice_is_said(judged, capsys):
     assert main(["accuracy", str(found.path)]) == 2
     said = capsys.readouterr().out
     assert said.startswith("UNDECIDED")
-    assert "nothing wrong in 1 call(s); 1 without an opinion: Functional.assign" in said
+    assert "nothing wrong in 1 call; 1 without an opinion: Functional.assign" in said
     assert "writes into a tensor" in said
 
 

@@ -217,7 +217,7 @@ def test_numbers_of_tables_are_shown_rounded_and_held_whole(tmp_path):
 def test_the_preflight_names_settings_and_parameters(book):
     """Each differing setting and each differing parameter has a row."""
     assert rows(book["preflight"]) == [
-        ("initial_weights", "actor", None, None, "1 of 120 parameters differ, 1 only in A"),
+        ("initial_weights", "actor", None, None, "1 of 120 parameters differs, 1 only in A"),
         ("initial_weights", "actor: w1", None, None, "differs"),
         ("initial_weights", "actor: w2", None, None, "only in A"),
         ("initial_weights", "critic", None, None, "all 10 parameters agree bit for bit"),

@@ -172,9 +172,9 @@ def _unlike(a: Network, b: Network, pair: RankPair) -> Iterator[tuple[str, _Unli
     sides = _cells(a), _cells(b)
     last, unknown = pair.last_step, None if pair.same_versions else pair.notes
     for cell in dict.fromkeys([*sides[0], *sides[1]]):
-        (kind, mine), (other_kind, other) = (side.get(cell, (None, {})) for side in sides)
+        (kind, mine), (other_kind, other) = (side.get(cell, (ABSENT, {})) for side in sides)
         if kind != other_kind:
-            yield cell, (str(kind or other_kind), "", None, kind, other_kind)
+            yield cell, (str(other_kind if kind is ABSENT else kind), "", None, kind, other_kind)
             continue
         whose = (CELLS, str(kind))
         for name, *how in settings_apart(mine, other, last, whose, unknown, most=MOST_OF_ONE):

@@ -56,7 +56,7 @@ def test_the_first_step_tells_what_the_rest_will_take(
     assert [r.levelname for r in told] == [level]
     message = told[0].getMessage()
     assert re.search(r"step 1 took (\d+\.\d KiB) of this rank \(actor_update \1\)", message)
-    assert "up to step_end 9 of 1 rank(s)" in told[0].getMessage()
+    assert "up to step_end 9 of 1 rank" in told[0].getMessage()
 
 
 def test_what_compiled_graphs_cost_is_said(run_phase, capsys):
@@ -72,5 +72,5 @@ def test_what_compiled_graphs_cost_is_said(run_phase, capsys):
     assert host["bytes"] >= 2 * 4000
     assert main(["show", str(run.path)]) == 0
     said = capsys.readouterr().out
-    assert "compiling 1 graph(s) with probes: " in said
+    assert "compiling 1 graph with probes: " in said
     assert "host functions of graphs: 2 calls, " in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import numpy as np
@@ -10,7 +11,10 @@ from helpers.health_runs import NAN, HealthRun, a_nan, an_inf, masking, steps_of
 from helpers.runs import Fault, record_training
 from helpers.runs import a_nan as make_nan
 
-from mindrlhf_msprobe import check_run
+from mindrlhf_msprobe import check_run, check_runs
+from mindrlhf_msprobe.common.language import speaking
+from mindrlhf_msprobe.report.answer import as_text
+from mindrlhf_msprobe.report.checks import lines_of
 
 RULE = "non_finite.first"
 
@@ -102,6 +106,16 @@ def test_the_call_stack_and_what_to_record_next_come_with_it(tmp_path):
     assert finding.next_step["include"] == [r"^layers\.1($|\.)"]
     given = [one for one in finding.evidence if one.place.record.endswith(".input.0")]
     assert given[0].values["max"] == 1.0
+
+
+def test_what_it_reached_is_said_in_chinese(tmp_path):
+    """Names of phases and of statistics stay; what stands around them does not."""
+    run = HealthRun(tmp_path / "run")
+    network(run, forward={"layers.0": a_nan()})
+    run.end_step()
+    with speaking("zh"):
+        said = as_text(lines_of(check_runs([run.close()])))
+    assert re.search("按阶段或关键数据）：Cell.*  记录数 {actor_update ", said)
 
 
 def test_an_inf_that_is_born_in_an_optimizer(tmp_path):

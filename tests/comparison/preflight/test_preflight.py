@@ -185,6 +185,7 @@ CASES: list[tuple[dict[str, Any], tuple[Any, ...]]] = [
     ),
     ({f"{LOSS}.clip": 1.0}, ("cells", "actor.outer.clip in actor_update", "None", "1.0", None)),
     ({f"{LOSS}.clip": ...}, ("cells", "actor.outer.clip in actor_update", "None", None, None)),
+    ({f"{POLICY}.1.cells": []}, ("cells", f"actor.norm {BOTH}", "Norm", None, None)),
     ({f"{POLICY}.1.class": "Other"}, ("cells", f"actor.norm {BOTH}", "Norm", "Other", None)),
     (
         {"networks.1.changes.0.value": 0.3},
@@ -285,8 +286,8 @@ def test_weights_are_compared_by_role_and_name() -> None:
     assert actor == Weights("actor", 2, ("layers.1.weight",), (), ("new",))
     assert not actor.agree
     assert found.unknown == (
-        "initial weights of actor: 1 parameter(s) without a fingerprint in one run",
-        "initial weights of actor: 1 parameter(s) with fingerprints of different algorithms",
+        "initial weights of actor: 1 parameter without a fingerprint in one run",
+        "initial weights of actor: 1 parameter with fingerprints of different algorithms",
         "initial weights of reference: only run A recorded them",
         "initial weights of critic: only run B recorded them",
     )
@@ -324,7 +325,7 @@ def test_ranks_are_named_where_they_are_not_all() -> None:
 def test_ranks_of_one_run_alone_are_unknown() -> None:
     """They are no difference; without a common rank nothing can be said."""
     both, one = run(ranks=(0, 1)), run(ranks=(1,))
-    assert compared(both, one).unknown == ("rank 0: only run A recorded it",)
+    assert compared(both, one).unknown == ("rank 0: recorded by run A only",)
     found = compared(run(), one)
     assert found.unknown == ("settings and initial weights: the runs have no rank in common",)
     assert found.weights == ()
@@ -337,7 +338,7 @@ def test_seeds_at_the_start_say_little() -> None:
     assert [d.name for d in found.differences] == ["PYTHONHASHSEED"]
     assert [line.partition(" were")[0] for line in found.unknown] == [
         "seeds: mindspore, numpy_state",
-        "initial weights: only run B recorded it",
+        "initial weights: recorded by run B only",
     ]
     # A run that noted both moments is compared with another's start by its own start.
     both = run({"seeds.mindspore": 77, "at_start": {"seeds": SETTINGS["seeds"]}})
@@ -360,7 +361,7 @@ def test_what_a_run_lacks_is_unknown_not_different() -> None:
     assert found.differences == ()
     assert found.unknown == (
         "versions: only run A recorded numpy",
-        "device, seeds, determinism, environment, initial weights: only run A recorded them",
+        "device, seeds, determinism, environment, initial weights: recorded by run A only",
     )
     assert compared(b, b).unknown == (
         "device, seeds, determinism, environment, initial weights: neither run recorded them",
@@ -371,7 +372,7 @@ def test_what_a_run_lacks_is_unknown_not_different() -> None:
 def test_networks_of_one_run_alone_are_unknown() -> None:
     """Where neither watched a network, nothing is said; nor of another version's attributes."""
     b = run(dict.fromkeys(NETWORKS, ...))
-    line = "the settings of networks and optimizers: only run A recorded it"
+    line = "the settings of networks and optimizers: recorded by run A only"
     assert line in compared(run(), b).unknown
     assert compared(b, b).unknown == ()
     found = compared(run(), run({"modes.actor_update": ..., "optimizers": {}}))
@@ -513,7 +514,7 @@ def test_a_chosen_rank_without_a_manifest_is_unknown() -> None:
     a, b = run(), run(ranks=(0, 1))
     line = "versions, settings and initial weights: run A has no run.json of rank 1 that can be"
     assert compared(a, b, {1: 1}).unknown == (f"{line} read",)
-    assert compared(b, a, {0: 0, 1: 1}).unknown == ("rank 1: only run A recorded it",)
+    assert compared(b, a, {0: 0, 1: 1}).unknown == ("rank 1: recorded by run A only",)
 
 
 def test_an_attempt_with_other_settings_is_said() -> None:

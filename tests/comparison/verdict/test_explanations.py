@@ -131,7 +131,7 @@ def test_what_a_run_lost_is_in_the_verdict(pair, tmp_path):
     a = shutil.copytree(pair[0], tmp_path / "a")
     rewrite(a / "run.json", {"lost": {"a tensor: TypeError": 3}})
     result = compare_runs(a, pair[1], output_path=tmp_path / "out")
-    assert "A: rank 0 lost 3 record(s): a tensor: TypeError" in result.problems
+    assert "A: rank 0 lost 3 records: a tensor: TypeError" in result.problems
     written = json.loads((tmp_path / "out" / "verdict.json").read_text())
     assert written["problems"] == list(result.problems)
 

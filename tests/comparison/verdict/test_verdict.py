@@ -425,7 +425,7 @@ def test_a_damaged_line_is_said_to_be_one(tmp_path):
     journal.write_bytes(b"".join(lines))
     result = compare_runs(*runs)
     said = first(result).explanation
-    assert "records.jsonl: 2 damaged line(s) in the journal" in said
+    assert "records.jsonl: 2 damaged lines in the journal" in said
     assert f"line 3 ({entry}), line 5 (its name is lost, too)" in said
     assert "elements" not in said
     assert result.verdict.counts["identical"] > 100

@@ -133,7 +133,7 @@ def test_what_belongs_to_no_run_is_left_out(nodes, cli):
     (nodes[0] / ".run.json.reserve").write_bytes(b"0")
     (nodes[0] / "actor_update/step0/rank0/.dump.json.1.tmp").write_bytes(b"0")
     said = cli("merge", *nodes[:2], "-o", nodes[2], "--json")
-    assert "2 file(s) or directories belong to no run and were left out" in said.err
+    assert "2 files or directories belong to no run and were left out" in said.err
     assert len(json.loads(said.out)["left_out"]) == 2
     assert not [p for p in nodes[2].rglob("*") if p.name.startswith((".", "notes"))]
     assert not (nodes[2] / "old").exists()

@@ -210,7 +210,7 @@ def test_ranks_that_see_different_directories_are_told(jobs, root, cli):
         assert "mindrlhf-msprobe merge" in line
         assert open_run(root / f"node{rank}").missing_ranks == [1 - rank]
     assert "have not begun" not in "".join(jobs[1]["shared"].said.values())
-    assert "recorded nothing here: rank(s) 1 of the job" in cli("show", root / "node0").out
+    assert "recorded nothing here: rank 1 of the job" in cli("show", root / "node0").out
     result = compare_runs(root / "node0", root / "shared/run")
     assert any("1 rank of the job (1) recorded nothing" in note for note in result.notes)
 

@@ -198,7 +198,7 @@ def test_a_place_in_time_that_is_none_damages_its_line_alone(run, field, value):
     journal.write_text("\n".join(lines) + "\n")
     opened = open_run(run)
     assert len(opened.entries("actor_update")) == len(lines) - 1
-    assert opened.problems[0].message.startswith("1 damaged line(s) in the journal, ")
+    assert opened.problems[0].message.startswith("1 damaged line in the journal, ")
 
 
 def test_many_entries_that_cannot_be_read_are_counted(tmp_path):

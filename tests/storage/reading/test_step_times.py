@@ -159,7 +159,7 @@ def test_show_prints_how_long_phases_took(root, cli):
         time_lines(root, 0).append([{**LINE, "step": step, "phases": phases, "unlisted": {}}])
     text = cli("show", root).out
     assert "Time of a step, rank 0, mean of 2 steps: 4.00 s" in text
-    assert "  actor_update: 3.000 s, opened 2 time(s)" in text
+    assert "  actor_update: 3.000 s, opened 2 times" in text
     assert "\x1b" not in text
     assert "\u202e" not in text
     text = cli("show", root, "--step", "1", "--lang", "zh").out

@@ -310,7 +310,7 @@ def test_a_directory_of_key_data_that_goes_away_takes_no_step_silently(
         probe.step()
     steps(probe, *{"between steps": (3, 4, 5), "in a step": (4, 5)}.get(when, ()))
     probe.close()
-    assert len([record for record in caplog.records if "3 step(s) that" in record.message]) == 1
+    assert len([record for record in caplog.records if "3 steps that" in record.message]) == 1
     lost = json.loads((path / "run.json").read_bytes())["lost"]
     assert lost["steps in data/loss: FileNotFoundError"] == 3
     after = content(tmp_path)

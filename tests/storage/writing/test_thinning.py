@@ -160,7 +160,7 @@ def test_what_must_stay_is_said_with_figures(tmp_path, caplog):
     record(tmp_path / "run", 6, task="tensor", width=300_000)
     said = [r.getMessage() for r in caplog.records if "keep_mb is 1.0 MiB, but" in r.getMessage()]
     assert len(said) == 1
-    assert "MiB in 1 step(s)" in said[0]
+    assert "MiB in 1 step" in said[0]
     assert "the last 2" in said[0]
 
 
