@@ -184,4 +184,4 @@ def compared_lines(found: Preflight, sides: tuple[str, str]) -> Lines:
     head = say("collect.different", count=count) if count else say("collect.same")
     notes = capped(map(str, merged(found.not_compared)), _MOST_NOTES)
     unknown = listed(say("collect.not_compared"), notes)
-    return [head, f"A: {a}", f"B: {b}", shown, *unknown]
+    return [head, shown, f"A: {a}", f"B: {b}", *unknown]

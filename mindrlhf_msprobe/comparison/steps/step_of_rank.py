@@ -20,7 +20,6 @@ import numpy as np
 from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, Messages, message
 from mindrlhf_msprobe.common.processes import available_cores
-from mindrlhf_msprobe.comparison.correspondence import brought_together
 from mindrlhf_msprobe.comparison.judging.arrays import Threads
 from mindrlhf_msprobe.comparison.judging.by_statistics import note
 from mindrlhf_msprobe.comparison.judging.noise import EXPLAINABLE, within_noise
@@ -34,6 +33,7 @@ from mindrlhf_msprobe.comparison.judging.status import (
 from mindrlhf_msprobe.comparison.judging.suspicion import suspicions
 from mindrlhf_msprobe.comparison.judging.tolerance import Tolerances, across_frameworks, is_across
 from mindrlhf_msprobe.comparison.pairing.composed import gap_of
+from mindrlhf_msprobe.comparison.pairing.correspondence import brought_together
 from mindrlhf_msprobe.comparison.pairing.filters import Filters, StepFilter
 from mindrlhf_msprobe.comparison.pairing.frameworks.records import beside_of
 from mindrlhf_msprobe.comparison.pairing.mapping import NONE_FUSED, CellMapping, FusedRules
