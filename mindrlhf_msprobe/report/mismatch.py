@@ -146,8 +146,12 @@ def _one(one: Mismatch, status: Agreement) -> Iterator[Any]:
     yield from listed(say("mismatch.metrics"), metrics)
     yield from capped((fact.line for fact in facts if fact.about == "note"), _MOST_NOTES)
     if one.tokens:
-        compared, left = len(one.stages), len(one.not_compared)
-        yield say("mismatch.scope", one, values=compared, left=left)
+        yield scope(one)
+
+
+def scope(one: Mismatch) -> str:
+    """Return how many rows were aligned, and how many values compared."""
+    return say("mismatch.scope", one, values=len(one.stages), left=len(one.not_compared))
 
 
 def _growth(one: Mismatch) -> Iterator[Any]:

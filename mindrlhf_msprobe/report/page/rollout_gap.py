@@ -17,7 +17,7 @@ from mindrlhf_msprobe.findings.mismatch import (
     TokenMap,
 )
 from mindrlhf_msprobe.report.messages import say, text_of
-from mindrlhf_msprobe.report.mismatch import facts_of, headline
+from mindrlhf_msprobe.report.mismatch import facts_of, headline, scope
 from mindrlhf_msprobe.report.page.data import (
     NO_VALUE,
     Blocks,
@@ -157,7 +157,7 @@ def _content(one: Mismatch, run: Run, decode: Decode | None) -> dict[str, Any]:
         },
         "metrics": [[name, number_to_json(value)] for name, value in one.metrics.items()],
         "sampled": [token.to_json() for token in one.sampled],
-        **{"rows": one.rows, "tokens": one.tokens},
+        "scope": in_both(lambda: scope(one)),
         "not_compared": [[name, said(why)] for name, why in one.not_compared[:_MOST_LISTED]],
         "not_compared_count": len(one.not_compared),
         "notes": in_both(lambda: [*map(in_words, one.notes)]),

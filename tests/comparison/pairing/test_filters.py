@@ -47,7 +47,7 @@ def test_steps(runs, steps, compared, left_out):
     assert result.chosen.steps_left_out == left_out
     assert result.to_json()["chosen"]["left_out"]["steps"] == list(left_out)
     assert bool(result) == (compared == {0})
-    assert "Left out: steps" in render(result)
+    assert "Left out: step" in render(result)
 
 
 def test_include_and_exclude(runs):

@@ -81,7 +81,7 @@ def test_commands_take_it(tmp_path, cli):
     run = str(record(tmp_path / "run"))
     assert "rollout_log_prob" in cli("show", run).out
     assert "3 values" in cli("trend", run, "--key", "rollout_log_prob").out
-    assert "key data alone" in cli("mismatch", run, code=2).err
+    assert "holds no data of layers" in cli("mismatch", run, code=2).err
 
 
 def of_dtype(dtype, content):

@@ -36,10 +36,7 @@
         first && [": ", R.link(whereOf(data, first), R.data(first.name, 200))]),
       data.cause && el("p", null, R.w("cause"), ": ", R.w("cause_mismatch_" + data.cause)),
       data.sentences.map((sentence) => el("p", null, R.long(R.t(sentence), 600))),
-      el("p", { class: "faint", text: R.w("mismatch_scope", {
-        rows: data.rows, tokens: data.tokens, values: data.stages.length + data.stages_left_out,
-        left: data.not_compared_count,
-      }) }),
+      el("p", { class: "faint", text: R.t(data.scope) }),
       data.notes.map((note) => el("p", { class: "faint" }, R.long(R.t(note), 300))));
   }
 
