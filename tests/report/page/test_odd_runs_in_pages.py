@@ -5,6 +5,8 @@ That a page made no request, no error and no dialog is looked at whenever it is 
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from helpers.odd_runs import ATTACKED, HOSTILE, LONG, ODD, RIGHT_TO_LEFT, hostile, long_names
 
@@ -21,7 +23,10 @@ SAID = {
     "not_finite": ["NaN", "Inf"],
     "nothing": [],
     "unlike": ["INCOMPARABLE", "nothing in common"],
-    "hostile": [*HOSTILE.values()],
+    "hostile": [
+        re.sub("[\u2028\u2029]", lambda end: f"⟨U+{ord(end[0]):04X}⟩", text)
+        for text in HOSTILE.values()
+    ],
     "long_names": [LONG[:40], "show all"],
     "right_to_left": [RIGHT_TO_LEFT[0], "⟨U+202E⟩abc⟨U+202C⟩ 123"],
     "many_prompts": ["Not checked", "prompt number 0", "9800 more are not in this page"],
