@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 from helpers.health_runs import HealthRun, tensor
+from helpers.runs import Recording
 from helpers.side_files import OPINION, ROW, changed, hostile, raw, small_run, write_lines
 
 from mindrlhf_msprobe import check_run, check_runs
@@ -222,3 +223,10 @@ def test_the_tables_of_the_free_benchmark_take_what_a_line_may_say(healthy, tmp_
         assert main(["check", str(healthy), "-o", str(tmp_path / "out")]) == 1, number
     assert len(json.loads((tmp_path / "out/free_benchmark.json").read_text())) == 5
     (healthy / ROWS).unlink()
+
+
+def test_a_run_without_a_step_is_not_healthy(tmp_path, cli):
+    run = Recording(tmp_path / "run").close()
+    assert check_run(run).status is Health.NOT_CHECKED
+    assert "it holds no step" in cli("check", run, code=2).out
+    assert "holds no data of layers" in cli("mismatch", run, code=2).err

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import shutil
 import zipfile
 
 import pytest
-from helpers.runs import Recording, record_training
+from helpers.runs import Fault, Recording, record_training
 
 from mindrlhf_msprobe.cli import main
+from mindrlhf_msprobe.common.message import Message, quoted
 from mindrlhf_msprobe.common.printable import printable, printable_json
 from mindrlhf_msprobe.log import logger
 
@@ -100,6 +102,28 @@ def test_tables_hold_escapes_as_the_console_shows_them(evil, tmp_path):
     ]
     assert {*steers("".join(sheets))} <= {"\r"}
     assert "\\u202eIDENTICAL" in "".join(sheets)
+
+
+def test_an_option_that_there_is_not_is_named_with_escapes(capsys):
+    with pytest.raises(SystemExit):
+        main(["show", "run", f"--{EVIL}"])
+    assert not steers(capsys.readouterr().err)
+
+
+def test_a_list_of_a_file_is_quoted_as_far_as_a_sentence_goes():
+    said = quoted(Message("x", {"a": [1] * 10_000, **{f"k{n}": n for n in range(10_000)}}))
+    assert len(said.params["a"]) < 1000
+    assert len(said.params) < 1000
+
+
+def test_the_command_that_is_proposed_can_be_copied(tmp_path, capsys):
+    fault = Fault("layers.1.mlp", "reference_compute_log_prob")
+    runs = [
+        record_training(tmp_path / name, steps=1, faults=[fault] * (name == "b")) for name in "ab"
+    ]
+    out = tmp_path / "o'u t"
+    main(["compare", *map(str, runs), "-o", str(out)])
+    assert f"--after {shlex.quote(str(out))}" in capsys.readouterr().out
 
 
 def test_messages_are_shown_through_the_door(caplog):

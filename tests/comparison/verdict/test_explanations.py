@@ -278,3 +278,19 @@ def test_a_file_that_was_edited_afterwards_says_nothing_of_the_computation(first
     assert "the elements in the file of B no longer match its fingerprint" in place.explanation
     for blamed in ("computed", "arithmetic", "loading", "passed", "optimizer"):
         assert blamed not in place.explanation
+
+
+def test_nan_on_both_sides_is_no_damaged_file(tmp_path):
+    """Statistics without fingerprints cannot tell; the file is whole."""
+    runs = [record_training(tmp_path / name, steps=1) for name in "ab"]
+    for run in runs:
+        (journal,) = (run / "actor_update/step0").glob("*/records.jsonl")
+        lines = [json.loads(line) for line in journal.read_text().splitlines()]
+        leaf = next(one for line in lines for one in line.get("output") or [] if one.get("shape"))
+        leaf.update(fingerprint=None, nan_count=1, Max="NaN", Min="NaN", Mean="NaN", Norm="NaN")
+        journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    first = compare_runs(*runs).verdict.first_divergence
+    assert first.cause is Cause.UNREADABLE
+    assert "cannot be compared" in first.explanation
+    assert "record both again with `fingerprint: true`" in first.explanation
+    assert "the file" not in first.explanation
