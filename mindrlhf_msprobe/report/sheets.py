@@ -191,9 +191,8 @@ class Table:
 
 def take_name(taken: set[str], stem: str, suffix: str) -> str:
     """Return `stem` and `suffix` as a file name, marked if it is one of `taken`; add it to them."""
-    while (
-        name := file_name(visible(stem), suffix)
-    ) in taken:  # a key that is called like a phase's table
+    stem = visible(stem)
+    while (name := file_name(stem, suffix)) in taken:  # a key that is called like a phase's table
         suffix = "~" + suffix
     taken.add(name)
     return name

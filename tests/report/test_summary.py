@@ -354,7 +354,7 @@ def test_numbers_in_csv_are_whole_and_bare(tmp_path):
     assert '"' not in (tmp_path / "compare_result_actor_update.csv").read_text("utf-8-sig")
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", "\n=1", "＝1+1"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1", "\n=1", "＝1+1"])
 def test_no_text_in_csv_is_computed(tmp_path, text):
     """What a spreadsheet would take for a formula begins with an apostrophe."""
     side = Side(name=text)
@@ -364,7 +364,8 @@ def test_no_text_in_csv_is_computed(tmp_path, text):
         csv=True,
     )
     header, row = read_csv(tmp_path / "compare_result_actor_update.csv")
-    assert row[header.index("NPU Name")] == "'" + text
+    # A carriage return is an escape, behind which nothing is computed.
+    assert row[header.index("NPU Name")] == (r"\r=1" if text == "\r=1" else "'" + text)
 
 
 def test_the_overview_counts_by_phase_and_step_and_leads_to_the_tables(tmp_path):

@@ -222,10 +222,10 @@ def _unreadable(first: FirstDifference) -> _Explained:
     pair = first.pair
     if pair.record.leaf.type == "unreadable":  # of more than one record
         return Cause.UNREADABLE, None, (message("explanation.unreadable_files"),)
-    from mindrlhf_msprobe.comparison.layouts.joining import NO_SUCH_DIMENSION, UNLIKE_PARTS
-
     if any(note.code == "note.nan_hides" for note in first.finding.notes):
         return Cause.UNREADABLE, first.origin, (message("explanation.nan_hides"),)
+    from mindrlhf_msprobe.comparison.layouts.joining import NO_SUCH_DIMENSION, UNLIKE_PARTS
+
     held = [record.leaf for record in (pair.a, pair.b) if record is not None]
     codes = {leaf.why.code for leaf in held if leaf.why is not None}
     if codes & {NO_SUCH_DIMENSION, UNLIKE_PARTS}:

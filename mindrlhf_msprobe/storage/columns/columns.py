@@ -347,13 +347,18 @@ class Values:
             rows, there: the numbers of the values here, and of those in the other place.
         """
         usual = self._are_usual[rows] & other._are_usual[there]
-        same = usual & self._are_finite[rows]
-        if self is not other:
-            same &= other._are_finite[there] & self._agree(rows, other, there)
+        same = usual & self._are_same(rows, other, there)
         for number in np.flatnonzero(~usual).tolist():
             leaf, theirs = self.leaf(int(rows[number])), other.leaf(int(there[number]))
             same[number] = is_ordinary(leaf) and _text(leaf) == _text(theirs)
         return same
+
+    def _are_same(self, rows: np.ndarray, other: Values, there: np.ndarray) -> np.ndarray:
+        """Return which usual values are finite, and those of another place."""
+        found = self._are_finite[rows]
+        if self is not other:
+            found = found & other._are_finite[there] & self._agree(rows, other, there)
+        return found
 
     def _agree(self, rows: np.ndarray, other: Values, there: np.ndarray) -> np.ndarray:
         """Return which values have the statistics and fields of those of another place."""

@@ -327,15 +327,11 @@ class _Group:
         return self._compared[1][rows]
 
     def _identical(self, rows: Any, other: _Group, there: Any) -> np.ndarray:
-        own = self.are_usual[rows] & self.are_finite[rows]
-        theirs = other.are_usual[there] & other.are_finite[there]
-        found: np.ndarray = own & theirs & self.agree(rows, other, there)
-        return found
-
-    def agree(self, rows: Any, other: _Group, there: Any) -> np.ndarray:
-        """Return in which rows statistics, fingerprint, dtype and shape are those of another."""
         names = (*map(NUMBERS.__getitem__, STATISTICS), *_TELLING)
-        return np.logical_and.reduce([self.equal(name, rows, other, there) for name in names])
+        same = [self.equal(name, rows, other, there) for name in names]
+        for group, own in ((self, rows), (other, there)):
+            same += [group.are_usual[own], group.are_finite[own]]
+        return np.logical_and.reduce(same)
 
 
 class CopiedValues(Values):
@@ -399,19 +395,10 @@ class CopiedValues(Values):
     def _are_finite(self) -> np.ndarray:
         return self._group.are_finite[self._rows]
 
-    def are_identical(self, rows: np.ndarray, other: Values, there: np.ndarray) -> np.ndarray:
-        """See `Values.are_identical`."""
-        if isinstance(other, CopiedValues):
-            own, theirs = self._rows[rows], other._rows[there]
-            found = self._group.identical(own, other._group, theirs)
-            if found.all():
-                return found
-        return super().are_identical(rows, other, there)
-
-    def _agree(self, rows: np.ndarray, other: Values, there: np.ndarray) -> np.ndarray:
+    def _are_same(self, rows: np.ndarray, other: Values, there: np.ndarray) -> np.ndarray:
         if not isinstance(other, CopiedValues):
-            return super()._agree(rows, other, there)
-        return self._group.agree(self._rows[rows], other._group, other._rows[there])
+            return super()._are_same(rows, other, there)
+        return self._group.identical(self._rows[rows], other._group, other._rows[there])
 
 
 class CopiedColumns(Columns):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, BinaryIO
 
+from mindrlhf_msprobe.storage.arrays.varint import varint
+
 #: In a PageHeader: the fields that hold its sizes, each of the type i32.
 _DECOMPRESSED, _COMPRESSED = 2, 3
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
@@ -65,9 +67,9 @@ def _behind(data: bytes, at: int, kind: int, depth: int) -> int:
     if kind in (_TRUE, _FALSE):
         return at
     if kind in (_I16, _I32, _I64):
-        return _varint(data, at)[0]
+        return varint(data, at)[1]
     if kind == _BINARY:
-        at, length = _varint(data, at)
+        length, at = varint(data, at)
         return at + length
     if kind == _STRUCT:
         return _struct(data, at, depth + 1)[0]
@@ -78,16 +80,5 @@ def _behind(data: bytes, at: int, kind: int, depth: int) -> int:
 
 
 def _zigzag(data: bytes, at: int) -> tuple[int, int]:
-    at, value = _varint(data, at)
+    value, at = varint(data, at)
     return at, (value >> 1) ^ -(value & 1)
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return at, value
-    raise ValueError(value)

@@ -32,6 +32,7 @@ from typing import Any, BinaryIO, NamedTuple
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.storage import layout
 from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.varint import varint
 from mindrlhf_msprobe.storage.foreign.dialect import MINDFORMERS, Format, OnProblem
 from mindrlhf_msprobe.storage.leaves import Leaf
 from mindrlhf_msprobe.storage.place import KeyPlace
@@ -156,13 +157,13 @@ def _fields(content: bytes) -> Iterator[tuple[int, int | float | bytes]]:
     """Yield (number, value) of the fields of a message of protobuf."""
     at = 0
     while at < len(content):
-        key, at = _varint(content, at)
+        key, at = varint(content, at)
         number, kind = key >> 3, key & 7
         if kind == _VARINT:
-            value, at = _varint(content, at)
+            value, at = varint(content, at)
             yield number, value
         elif kind == _BYTES:
-            size, at = _varint(content, at)
+            size, at = varint(content, at)
             if size > len(content) - at:
                 raise ValueError(size)
             yield number, content[at : at + size]
@@ -173,16 +174,6 @@ def _fields(content: bytes) -> Iterator[tuple[int, int | float | bytes]]:
             at += size
         else:
             raise ValueError(kind)
-
-
-def _varint(content: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(10):
-        byte = content[at + shift]
-        value |= (byte & 127) << (7 * shift)
-        if byte < 128:
-            return value, at + shift + 1
-    raise ValueError(value)
 
 
 def _table() -> list[int]:

@@ -47,7 +47,7 @@ def test_steps(runs, steps, compared, left_out):
     assert result.chosen.steps_left_out == left_out
     assert result.to_json()["chosen"]["left_out"]["steps"] == list(left_out)
     assert bool(result) == (compared == {0})
-    assert "Left out: step" in render(result)
+    assert f"Left out: step{'s' * (len(left_out) > 1)} {left_out[0]}" in render(result)
 
 
 def test_include_and_exclude(runs):

@@ -19,6 +19,7 @@ from mindrlhf_msprobe.common.frozen import dataclass
 from mindrlhf_msprobe.common.message import Message, message
 from mindrlhf_msprobe.common.printable import shortened
 from mindrlhf_msprobe.storage.arrays import bounds
+from mindrlhf_msprobe.storage.arrays.varint import varint
 from mindrlhf_msprobe.storage.foreign.checkpoints.stored import (
     STORED,
     Checkpoint,
@@ -86,14 +87,11 @@ class Wire:
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
         """Return a number and where it ends."""
-        most = min(end, at + 10)
-        held = self.read(at, most)
-        value = 0
-        for i, byte in enumerate(held):
-            value |= (byte & 127) << (7 * i)
-            if byte < 128:
-                return value & ((1 << 64) - 1), at + i + 1
-        raise self.file.error("checkpoint.number", at=at)
+        try:
+            value, size = varint(self.read(at, min(end, at + 10)), 0)
+        except (IndexError, ValueError):
+            raise self.file.error("checkpoint.number", at=at) from None
+        return value & ((1 << 64) - 1), at + size
 
 
 _VALUE = ((1, BYTES),)
